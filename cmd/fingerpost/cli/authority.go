@@ -200,12 +200,10 @@ func (l *clusterLookup) close() {
 	}
 }
 
-// claimsOf returns what is known of addresses besides what a proxy gets: their clusters, and whether the guard holds
-// them.
-func (l *clusterLookup) claimsOf(ctx context.Context, addrs []string) map[string]discovery.Claim {
-	known := func(addr string) bool { _, found := l.claims[addr]; return found }
-	if l.replica == nil || !slices.ContainsFunc(addrs, func(addr string) bool { return !known(addr) }) {
-		return l.claims
+// readClaims reads the claims anew. If that fails, those read before stay.
+func (l *clusterLookup) readClaims(ctx context.Context) {
+	if l.replica == nil {
+		return
 	}
 	request, cancel := context.WithTimeout(ctx, lookupTimeout)
 	defer cancel()
@@ -214,7 +212,7 @@ func (l *clusterLookup) claimsOf(ctx context.Context, addrs []string) map[string
 	if l.replica.Fetch(request, path, &x) != nil {
 		l.close() // the Pod may have been replaced: the next change asks another one
 		l.openReplica(ctx)
-		return l.claims
+		return
 	}
 	l.claims = map[string]discovery.Claim{}
 	for _, c := range x.Claims {
@@ -222,5 +220,4 @@ func (l *clusterLookup) claimsOf(ctx context.Context, addrs []string) map[string
 			l.claims[c.Addr] = c
 		}
 	}
-	return l.claims
 }

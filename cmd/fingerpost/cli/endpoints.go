@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -124,16 +125,19 @@ func (c *replicaConn) printEndpoints(lookup *clusterLookup) error {
 	return printAddresses(c.cmd.OutOrStdout(), lookup.describe(c.cmd.Context(), stream.Holds()), c.g.output)
 }
 
-// describe returns addresses with their clusters, as far as they are known.
+// describe returns addresses with what is known of them besides what a proxy gets: their clusters, and whether
+// the guard holds them.
 func (l *clusterLookup) describe(ctx context.Context, all []proxy.Address) []endpointJSON {
 	list := []endpointJSON{}
-	var addrs []string
 	for _, a := range all {
-		list, addrs = append(list, newEndpointJSON(a)), append(addrs, a.Addr.String())
+		list = append(list, newEndpointJSON(a))
 	}
-	claims := l.claimsOf(ctx, addrs)
-	for i := range list {
-		claim := claims[list[i].Addr]
+	isNew := func(e endpointJSON) bool { _, known := l.claims[e.Addr]; return !known }
+	if slices.ContainsFunc(list, isNew) {
+		l.readClaims(ctx)
+	}
+	for i, e := range list {
+		claim := l.claims[e.Addr]
 		list[i].Cluster, list[i].Guarded = claim.Cluster, claim.Guarded
 	}
 	return list

@@ -212,9 +212,9 @@ func (o *linkOptions) manifestsFor(cmd *cobra.Command, name string, withLink boo
 		fmt.Fprintf(cmd.ErrOrStderr(), "A server in a Pod rejects the kubeconfig of %s: %s. "+
 			"Set --api-server-address.\n", name, Printable(err.Error()))
 	}
-	manifests := []manifest{o.newSecret(name, o.controllerNamespace, kubeconfig, true)}
+	manifests := []manifest{o.newSecret(name, o.controllerNamespace, kubeconfig)}
 	if o.mirrorSecret && o.linkNamespace != o.controllerNamespace {
-		manifests = append(manifests, o.newSecret(name, o.linkNamespace, kubeconfig, false))
+		manifests = append(manifests, o.newSecret(name, o.linkNamespace, kubeconfig))
 	}
 	if withLink {
 		link, err := o.newLink(ctx, client, name)
@@ -302,9 +302,8 @@ func createToken(
 	ctx context.Context, client kubernetes.Interface, namespace, account string, audiences []string,
 	valid time.Duration,
 ) (authenticationv1.TokenRequestStatus, error) {
-	seconds := int64(valid.Seconds())
 	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{
-		Audiences: audiences, ExpirationSeconds: &seconds,
+		Audiences: audiences, ExpirationSeconds: new(int64(valid.Seconds())),
 	}}
 	accounts := client.CoreV1().ServiceAccounts(namespace)
 	created, err := accounts.CreateToken(ctx, account, request, metav1.CreateOptions{})
@@ -363,11 +362,11 @@ func writeKubeconfig(config *clientcmdapi.Config) ([]byte, error) {
 	return b, err
 }
 
-// newSecret returns the Secret of a kubeconfig. Fingerpost finds it by its label, or else by its name in a
-// Link.
-func (o *linkOptions) newSecret(name, namespace string, kubeconfig []byte, labelled bool) manifest {
+// newSecret returns the Secret of a kubeconfig. Fingerpost finds the one in the namespace of the mesh's control
+// plane by its label, and Linkerd's service mirror one beside the Link by its name.
+func (o *linkOptions) newSecret(name, namespace string, kubeconfig []byte) manifest {
 	meta := manifest{"name": "cluster-credentials-" + name, "namespace": namespace}
-	if labelled {
+	if namespace == o.controllerNamespace {
 		meta["labels"] = manifest{links.ClusterNameLabel: name}
 		meta["annotations"] = manifest{
 			links.TrustDomainAnnotation:   o.trustDomain,
