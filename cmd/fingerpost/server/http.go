@@ -2,6 +2,7 @@ package server
 
 import (
 	"bytes"
+	"cmp"
 	"compress/gzip"
 	"context"
 	"crypto/tls"
@@ -32,7 +33,7 @@ type HTTP struct {
 	Listen      ListenFunc
 	Handler     http.Handler
 	TLS         *tls.Config        // nil to serve plaintext
-	ReadTimeout time.Duration      // of a request; 0 for as long as a response
+	ReadTimeout time.Duration      // of a request; 0 for the responseTimeout
 	DrainWindow time.Duration      // in which open requests may end when the server stops
 	Closed      prometheus.Counter // of connections that too many others made it close; may be nil
 
@@ -80,14 +81,16 @@ func (s *HTTP) Start(ctx context.Context) error {
 // Listening reports whether the server listens, or has listened.
 func (s *HTTP) Listening() bool { return s.listens.Load() }
 
-// server returns a server with bounds on what a client can make it wait for or read.
+// server returns a server with bounds on what a client can make it wait for or read. It cuts off clients that do not
+// read a response, or do not send the body that they have announced, for which net/http waits before it responds.
 func (s *HTTP) server() *http.Server {
 	return &http.Server{
-		Handler:           s.withDeadlines(s.Handler),
+		Handler:           s.Handler,
 		TLSConfig:         s.TLS,
 		MaxHeaderBytes:    64 << 10,
 		ReadHeaderTimeout: 10 * time.Second,
-		ReadTimeout:       s.ReadTimeout,
+		ReadTimeout:       cmp.Or(s.ReadTimeout, responseTimeout),
+		WriteTimeout:      responseTimeout,
 		IdleTimeout:       2 * time.Minute, // longer than clients', who thus close, and lose no request
 		ErrorLog:          slog.NewLogLogger(logr.ToSlogHandler(s.Log.WithValues("server", s.Name)), slog.LevelInfo),
 	}
@@ -96,22 +99,15 @@ func (s *HTTP) server() *http.Server {
 // responseTimeout is how long a response may take to be computed and read.
 const responseTimeout = 30 * time.Second
 
-// withDeadlines cuts off clients that do not read a response, or do not send the body that they have announced, for
-// which net/http waits before it responds. A profile of the process has no deadline: its request sets how long it
-// takes.
-func (s *HTTP) withDeadlines(handler http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		var end time.Time
-		if !strings.HasPrefix(r.URL.Path, "/debug/pprof/") {
-			end = time.Now().Add(responseTimeout)
-		}
+// withoutDeadlines lets a profile of the process take as long as its request asks for. A deadline of reading would end
+// that, although nothing is read any more.
+func withoutDeadlines(handler http.HandlerFunc) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
 		conn := http.NewResponseController(w)
-		_ = conn.SetWriteDeadline(end) // net/http's own writers support it
-		if s.ReadTimeout == 0 {
-			_ = conn.SetReadDeadline(end)
-		}
-		handler.ServeHTTP(w, r)
-	})
+		_ = conn.SetWriteDeadline(time.Time{}) // net/http's own writers support it
+		_ = conn.SetReadDeadline(time.Time{})
+		handler(w, r)
+	}
 }
 
 // NewMetrics returns a registry with the metrics of the process, of the Go runtime, and the version of the binary.
@@ -214,11 +210,11 @@ func AdminHandler(
 		fmt.Fprint(w, "ok\n")
 	})
 	if withPprof {
-		mux.HandleFunc("/debug/pprof/", pprof.Index)
+		mux.HandleFunc("/debug/pprof/", withoutDeadlines(pprof.Index))
 		mux.HandleFunc("/debug/pprof/cmdline", pprof.Cmdline)
-		mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
+		mux.HandleFunc("/debug/pprof/profile", withoutDeadlines(pprof.Profile))
 		mux.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
-		mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
+		mux.HandleFunc("/debug/pprof/trace", withoutDeadlines(pprof.Trace))
 	}
 	return mux
 }

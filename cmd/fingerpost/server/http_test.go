@@ -45,18 +45,24 @@ func dialHTTP(t *testing.T, handler http.Handler, request string) net.Conn {
 }
 
 // A client that does not take its answer is cut off, unless it has asked for a profile, which takes as long
-// as it is asked to.
+// as it is asked to. Where no profiles are served, their paths are as others.
 func TestAnswersThatAreNotTaken(t *testing.T) {
-	for path, cut := range map[string]bool{"/metrics": true, "/debug/streams": true, "/debug/pprof/profile": false} {
+	for path, cut := range map[string]bool{
+		"/metrics": true, "/debug/streams": true, "/debug/pprof/other": true, "/debug/pprof/profile": false,
+	} {
 		t.Run(path, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var failed error
 				var took time.Duration
-				conn := dialHTTP(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				answer := func(w http.ResponseWriter, _ *http.Request) {
 					begun := time.Now()
 					_, failed = w.Write(make([]byte, 1<<20))
 					took = time.Since(begun)
-				}), fmt.Sprintf("GET %s HTTP/1.1\r\nHost: x\r\n\r\n", path))
+				}
+				mux := http.NewServeMux()
+				mux.HandleFunc("/", answer)
+				mux.HandleFunc("/debug/pprof/profile", withoutDeadlines(answer))
+				conn := dialHTTP(t, mux, fmt.Sprintf("GET %s HTTP/1.1\r\nHost: x\r\n\r\n", path))
 				time.Sleep(2 * responseTimeout) //nolint:forbidigo // in a bubble it takes no time
 				synctest.Wait()
 				if cut != (failed != nil) || cut && took != responseTimeout {
@@ -81,6 +87,22 @@ func TestHeadersThatDoNotEnd(t *testing.T) {
 			t.Error(err)
 		}
 		if took := time.Since(begun); took > 15*time.Second {
+			t.Errorf("cut off after %s", took)
+		}
+	})
+}
+
+// A client that does not send the body that it has announced is cut off, also where its request would be one for a
+// profile if profiles were served.
+func TestBodiesThatAreNotRead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		handler := AdminHandler(NewMetrics(""), prometheus.NewRegistry(), func() bool { return true }, false)
+		conn := dialHTTP(t, handler, "GET /debug/pprof/profile HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\n")
+		begun := time.Now()
+		if _, err := io.Copy(io.Discard, conn); err != nil {
+			t.Error(err)
+		}
+		if took := time.Since(begun); took != responseTimeout {
 			t.Errorf("cut off after %s", took)
 		}
 	})
