@@ -196,12 +196,13 @@ func checkConditions(reports linkReports) error {
 		for _, c := range all {
 			text := fmt.Sprintf("%s: %s", c.Reason, c.Message)
 			// Of credentials, other checks report all that has been tried.
-			tried := c.Type == links.CredentialsValid && c.Reason != links.ReasonRefused
-			if c.Status != metav1.ConditionFalse || slices.Contains(reportedElsewhere, c.Type) || tried || seen[text] {
+			elsewhere := slices.Contains(reportedElsewhere, c.Type) ||
+				c.Type == links.CredentialsValid && c.Reason != links.ReasonRefused
+			if c.Status != metav1.ConditionFalse || elsewhere || seen[text] {
 				continue
 			}
 			seen[text] = true
-			err := fmt.Errorf("%s", text)
+			err := errors.New(text)
 			if c.Type != links.Accepted && c.Type != links.CredentialsValid {
 				err = warning{err}
 			}

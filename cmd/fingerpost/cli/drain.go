@@ -128,13 +128,15 @@ func (a *linkAnnotator) annotate(cmd *cobra.Command, name, key string, value any
 	if err != nil {
 		return err
 	}
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]any{key: value}}})
+	patch, err := json.Marshal(manifest{"metadata": manifest{"annotations": manifest{key: value}}})
 	if err != nil {
 		return err
 	}
+	options := metav1.PatchOptions{FieldManager: "fingerpost-cli"}
 	for _, l := range all {
-		if _, err := client.Namespace(l.GetNamespace()).Patch(cmd.Context(), l.GetName(), types.MergePatchType, patch,
-			metav1.PatchOptions{FieldManager: "fingerpost-cli"}); err != nil {
+		namespaced := client.Namespace(l.GetNamespace())
+		_, err := namespaced.Patch(cmd.Context(), l.GetName(), types.MergePatchType, patch, options)
+		if err != nil {
 			return fmt.Errorf("annotate the Link %s/%s: %w", l.GetNamespace(), l.GetName(), err)
 		}
 		fmt.Fprintf(cmd.OutOrStdout(), "%s %s (Link %s/%s)\n", name, what, l.GetNamespace(), l.GetName())

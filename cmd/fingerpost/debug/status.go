@@ -529,10 +529,10 @@ func (o *overview) addClusters(problems []Problem) {
 	if len(rows) > 0 && len(rows) <= shownClusters {
 		o.page.Map = newStarMap(rows)
 	}
-	rank := func(r clusterRow) int {
-		return -3*slices.Index(federation.ClusterStates, r.State) - int(r.Mood)
-	}
-	slices.SortStableFunc(rows, func(a, b clusterRow) int { return cmp.Compare(rank(a), rank(b)) })
+	state := func(r clusterRow) int { return slices.Index(federation.ClusterStates, r.State) }
+	slices.SortStableFunc(rows, func(a, b clusterRow) int {
+		return cmp.Or(cmp.Compare(state(b), state(a)), cmp.Compare(b.Mood, a.Mood))
+	})
 	o.page.Clusters, o.page.Linked = rows, len(rows)-1
 	if len(rows) > shownClusters {
 		o.page.Tiles = rows
