@@ -28,7 +28,12 @@ func comparePlaces(a, b place) int {
 	return cmp.Or(strings.Compare(a.cluster, b.cluster), strings.Compare(a.service, b.service))
 }
 
-// compareReplicas returns how two replicas differ. It takes as long as differences have to last.
+// compareReplicas returns how two replicas differ: in the state of a cluster, or in the View that it publishes of a
+// Service. Views are compared by their digests, which cost a fraction of what the endpoints themselves would.
+//
+// Each replica watches API servers by itself, so that two that work differ for a moment after each change. A difference
+// counts if it is the same each time that the pages are read until settle has passed. So the comparison takes that
+// long, unless there is no difference.
 func compareReplicas(ctx context.Context, pair []cli.Replica) error {
 	deadline := time.Now().Add(settle)
 	ticker := time.NewTicker(settle / 4)

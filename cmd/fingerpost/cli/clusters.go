@@ -80,6 +80,11 @@ func (d *debugCommand) clusterNames(cmd *cobra.Command) (names []string) {
 }
 
 // replicaClusters are the clusters and the Links of all replicas.
+//
+// Each replica has connections of its own, so that two may report one cluster in different states, and each is right.
+// For machines, and with -o wide, there is a row for each replica and cluster. The other table has one row a cluster:
+// all of it is what the replica reports that sees the worst state, or of the same state the oldest contact, so that its
+// columns fit together. Only the holder of the Lease, and a problem if that replica has none, are of any replica.
 type replicaClusters struct {
 	Clusters []replicaCluster `json:"clusters"`
 	Links    []replicaLink    `json:"links"`
@@ -143,7 +148,8 @@ func (all replicaClusters) missing(names []string) error {
 	return WithExitCode(ExitNotFound, errors.Join(errs...))
 }
 
-// notLinked is the state of a cluster that a Link names, and that is not linked.
+// notLinked is the state of a cluster that a Link names, and that is not linked. Replicas do not report it: a row is
+// added for it, so that a Link that was not accepted is not missed.
 const notLinked federation.ClusterState = "NotLinked"
 
 // badness orders states; 0 is in order.

@@ -379,6 +379,9 @@ func (p serverPort) addrIn(args []string) (addr string, set bool) {
 }
 
 // forwardPort opens a port on loopback that leads to a Pod's, until end is called.
+//
+// ForwardPorts closes ready once it listens, and returns once stop is closed or the API server ends the connection. Its
+// goroutine ends before end returns. Only if it still dials at the forwardTimeout it goes on, until that has failed.
 func (p readyPods) forwardPort(
 	ctx context.Context, pod *corev1.Pod, number uint16,
 ) (addr string, end func(), err error) {

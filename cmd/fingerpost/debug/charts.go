@@ -180,9 +180,13 @@ func drawBar(parts []barPart, text func(size float64) string, restNote, empty st
 	return b
 }
 
-// A starMap draws the linked clusters around the local one.
+// A starMap draws the linked clusters around the local one, which is at 0, 0: the first at the top and the others
+// clockwise on an ellipse; one or two are beside it. The name of a cluster is below its circle, or above it in the
+// upper half, so that the line to the middle does not cross it. The last response, or the state of a cluster that is
+// away, is on the line. That is wider the more ready endpoints there are, by their square root, so that a small cluster
+// can be seen beside a large one.
 type starMap struct {
-	MinY, Height float64 // of its box, which is 420 wide
+	MinY, Height float64 // of its box, which is 420 wide, and as high as the circles and names need
 	Label        string
 	Nodes        []starNode // the local cluster comes last, on top of the lines
 }

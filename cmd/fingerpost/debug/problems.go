@@ -82,6 +82,9 @@ func countStreams(all []discovery.StreamStatus) map[federation.Service]int {
 	return streams
 }
 
+// newProblemsPage looks at every Service of the local cluster, with the number of streams that ask for each. Only
+// mirrored and federated Services are resolved to members, by a Watch that is closed at once: all that a plain one has
+// is in its own View.
 func newProblemsPage(
 	store *federation.Store, local federation.Cluster, streams map[federation.Service]int,
 ) ProblemsPage {
