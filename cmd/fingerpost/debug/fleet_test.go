@@ -83,7 +83,7 @@ func newFleet(clusters, services int) overviewInput {
 			Last: &discovery.LastSent{What: "add", At: noon.Add(-time.Minute)},
 		})
 	}
-	in.problems, in.streamsOf = newProblemsPage(store, "east", nil), countStreams(in.streams)
+	in.problems, in.streamsOf = newProblemsPage(store, "east", nil, nil), countStreams(in.streams)
 	return in
 }
 

@@ -35,7 +35,8 @@ func Handler(s Sources) http.Handler {
 	mux.HandleFunc("GET /debug/clusters", serveCached(s.newClustersPage))
 	mux.HandleFunc("GET /debug/version", serveCached(func() VersionPage { return VersionPage{s.Version} }))
 	mux.HandleFunc("GET /debug/problems", serveCached(func() ProblemsPage {
-		return newProblemsPage(s.Store, federation.Cluster(s.Cluster), countStreams(s.Discovery.Streams()))
+		streams := countStreams(s.Discovery.Streams())
+		return newProblemsPage(s.Store, federation.Cluster(s.Cluster), streams, nil)
 	}))
 	mux.HandleFunc("GET /debug/streams", serveCached(s.Discovery.Streams))
 	mux.HandleFunc("GET /debug/digests", serveCached(s.newDigestsPage))

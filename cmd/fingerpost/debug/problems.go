@@ -84,9 +84,9 @@ func countStreams(all []discovery.StreamStatus) map[federation.Service]int {
 
 // newProblemsPage looks at every Service of the local cluster, with the number of streams that ask for each. Only
 // mirrored and federated Services are resolved to members, by a Watch that is closed at once: all that a plain one has
-// is in its own View.
+// is in its own View. Endpoints are counted that counts does not have.
 func newProblemsPage(
-	store *federation.Store, local federation.Cluster, streams map[federation.Service]int,
+	store *federation.Store, local federation.Cluster, streams map[federation.Service]int, counts endpointCounts,
 ) ProblemsPage {
 	page := ProblemsPage{}
 	for svc, view := range store.Views(local).All() {
@@ -96,7 +96,9 @@ func newProblemsPage(
 			snapshot, _ = w.Load()
 			w.Close()
 		}
-		page = append(page, serviceProblems(snapshot, store, streams[svc])...)
+		found := problemsOfService{Snapshot: snapshot, streams: streams[svc], counts: counts}
+		found.addAll(store)
+		page = append(page, found.all...)
 	}
 	slices.SortFunc(page, func(a, b ServiceProblem) int {
 		rank := func(p ServiceProblem) int { return slices.Index(problemReasons, p.Reason) }
@@ -106,33 +108,32 @@ func newProblemsPage(
 	return page
 }
 
-// serviceProblems returns what is wrong with a Service that so many streams ask for.
-func serviceProblems(s *federation.Snapshot, store *federation.Store, streams int) ProblemsPage {
-	if s.View == nil {
-		return nil // it was deleted meanwhile
-	}
-	found := problemsOfService{Snapshot: s, streams: streams}
-	if s.View.Misread != "" {
-		found.addf(MisreadObject, "%s", s.View.Misread)
-	}
-	switch {
-	case s.View.Malformed != "":
-		found.addf(Malformed, "%s", s.View.Malformed)
-	case s.View.Composition != nil:
-		found.addComposition(store)
-	default:
-		if n := countEndpoints(s.View); n.ready == 0 && n.total > 0 && streams > 0 {
-			found.addf(NoneReadyHere, "none of its %s is ready", CountText(n.total, "endpoint"))
-		}
-	}
-	return found.all
-}
-
 // problemsOfService are what is wrong with one Service.
 type problemsOfService struct {
 	*federation.Snapshot
-	streams int
+	streams int // that ask for it
+	counts  endpointCounts
 	all     ProblemsPage
+}
+
+// addAll adds all that is wrong with the Service.
+func (s *problemsOfService) addAll(store *federation.Store) {
+	if s.View == nil {
+		return // it was deleted meanwhile
+	}
+	if s.View.Misread != "" {
+		s.addf(MisreadObject, "%s", s.View.Misread)
+	}
+	switch {
+	case s.View.Malformed != "":
+		s.addf(Malformed, "%s", s.View.Malformed)
+	case s.View.Composition != nil:
+		s.addComposition(store)
+	default:
+		if n := s.counts.of(s.View); n.ready == 0 && n.total > 0 && s.streams > 0 {
+			s.addf(NoneReadyHere, "none of its %s is ready", CountText(n.total, "endpoint"))
+		}
+	}
 }
 
 func (s *problemsOfService) addf(reason ProblemReason, format string, args ...any) {
@@ -149,7 +150,7 @@ func (s *problemsOfService) addComposition(store *federation.Store) {
 		if !m.Known || !s.addMember(m) {
 			continue
 		}
-		n := countEndpoints(m.View)
+		n := s.counts.of(m.View)
 		sum.ready, sum.total = sum.ready+n.ready, sum.total+n.total
 		counts = append(counts, fmt.Sprintf("%s %d of %d", m.Origin.Cluster, n.ready, n.total))
 	}

@@ -182,7 +182,7 @@ type statusPage struct {
 type statusPageHandler struct {
 	cachedOverview server.CachedValue[overview]
 	cachedPage     server.CachedValue[server.RenderedPage]
-	counts         map[*federation.View]endpointCount // of the last overview, of which one at a time is computed
+	counts         endpointCounts // of the last overview, of which one at a time is computed
 
 	Sources
 }
@@ -285,7 +285,7 @@ func (h *statusPageHandler) newOverview() overview {
 	o := newOverview(overviewInput{
 		now: time.Now(), local: h.Cluster, replica: h.Replica, version: h.Version, namespace: h.Namespace,
 		clusters: clusters, probes: probes, streams: streams, streamsOf: streamsOf,
-		problems: newProblemsPage(h.Store, federation.Cluster(h.Cluster), streamsOf),
+		problems: newProblemsPage(h.Store, federation.Cluster(h.Cluster), streamsOf, h.counts),
 		views:    maps.Collect(h.Store.All()), counts: h.counts,
 		sharesOf: h.Discovery.Shares,
 	})
@@ -304,7 +304,7 @@ type overviewInput struct {
 	streamsOf               map[federation.Service]int // number of streams
 	problems                ProblemsPage
 	views                   map[federation.Cluster]*federation.Views
-	counts                  map[*federation.View]endpointCount // as computed before, and then those of views
+	counts                  endpointCounts // as computed before, and then those of views
 	sharesOf                func(discovery.Query) []discovery.ClusterShare
 }
 
@@ -368,23 +368,28 @@ func (o *overview) addStreams() []Problem {
 	}}
 }
 
-// countViews counts the endpoints of each View. A View never changes, so that what was counted before is known.
+// countViews counts the endpoints of each View.
 func (o *overview) countViews() {
 	before := o.counts
-	o.counts = map[*federation.View]endpointCount{}
+	o.counts = endpointCounts{}
 	for _, views := range o.views {
 		for _, v := range views.All() {
-			n, counted := before[v]
-			if !counted {
-				n = countEndpoints(v)
-			}
+			n := before.of(v)
 			o.counts[v] = n
 			o.page.Endpoints += n.ready
 		}
 	}
 }
 
-func countEndpoints(view *federation.View) (n endpointCount) {
+// endpointCounts are counts that were made before. A View never changes, and so its count does not.
+type endpointCounts map[*federation.View]endpointCount
+
+// of returns the count of any View.
+func (c endpointCounts) of(view *federation.View) endpointCount {
+	n, counted := c[view]
+	if counted {
+		return n
+	}
 	for _, s := range view.Slices {
 		n.total += len(s.Endpoints)
 		for _, e := range s.Endpoints {

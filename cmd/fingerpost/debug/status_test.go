@@ -223,6 +223,23 @@ func TestLargePage(t *testing.T) {
 	}
 }
 
+// For what is wrong with Services a View is not counted anew, either.
+func TestProblemsOfCountedViews(t *testing.T) {
+	store, web := federation.NewStore(), federation.Service{Namespace: "shop", Name: "web"}
+	store.AddCluster("east", federation.Expectation{Local: true})
+	store.NewWriter("east").Set(web, fleetView(1))
+	counts := endpointCounts{store.Views("east").Get(web): {ready: 0, total: 7}}
+	for _, counts := range []endpointCounts{nil, counts} {
+		page := newProblemsPage(store, "east", map[federation.Service]int{web: 1}, counts)
+		if counts == nil && len(page) > 0 {
+			t.Errorf("the endpoint of web is ready: %+v", page)
+		}
+		if counts != nil && (len(page) != 1 || page[0].Message != "none of its 7 endpoints is ready") {
+			t.Errorf("web was counted anew: %+v", page)
+		}
+	}
+}
+
 // Each heading that a Problem leads to is one of the docs.
 func TestRunbooks(t *testing.T) {
 	for _, runbook := range []string{
