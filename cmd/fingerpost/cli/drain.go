@@ -179,18 +179,20 @@ func (a *linkAnnotator) linksOf(
 	return client, all, nil
 }
 
-// waitUntilDrained returns once the cluster is drained, which it is not before a time, and prints progress.
+// waitUntilDrained returns once the cluster is drained, which it is not before a time, and prints progress. The drain
+// goes on while Links cannot be listed.
 func (a *linkAnnotator) waitUntilDrained(cmd *cobra.Command, name string, end time.Time) error {
 	ticker := time.NewTicker(drainPoll)
 	defer ticker.Stop()
 	printed := ""
 	for {
 		_, all, err := a.linksOf(cmd.Context(), name)
-		if err != nil {
-			return err
-		}
 		c := drainedCondition(all)
 		switch {
+		case ExitCode(err) == ExitNotFound: // the Link was deleted
+			return err
+		case err != nil:
+			c = &metav1.Condition{Message: err.Error()}
 		case c == nil:
 			c = &metav1.Condition{Message: "no replica has reported the drain yet"}
 		case time.Now().Before(end): // the condition may be that of an earlier drain

@@ -23,7 +23,7 @@ import (
 type linkServer struct {
 	kubeconfig  string
 	annotations map[string]*string
-	statuses    []metav1.Condition // of Drained, one for each list after the first; the last one stays
+	statuses    []metav1.Condition // of Drained, one for each list after the first; the last one stays; "" fails
 }
 
 func newLinkServer(t *testing.T) *linkServer {
@@ -40,10 +40,15 @@ func newLinkServer(t *testing.T) *linkServer {
 		var out any = link
 		switch path := r.Method + " " + r.URL.Path; path {
 		case "GET " + all:
-			if n := min(lists, len(s.statuses)); n > 0 {
+			n := min(lists, len(s.statuses))
+			lists++
+			if n > 0 && s.statuses[n-1].Type == "" {
+				http.Error(w, "etcd has no leader", http.StatusServiceUnavailable)
+				return
+			}
+			if n > 0 {
 				link["status"] = map[string]any{"conditions": []any{s.statuses[n-1]}}
 			}
-			lists++
 			out = map[string]any{
 				"apiVersion": "multicluster.linkerd.io/v1alpha2", "kind": "LinkList", "items": []any{link},
 			}
@@ -137,7 +142,7 @@ func TestDrainRefusals(t *testing.T) {
 	}
 }
 
-// --wait prints progress until the cluster is drained, or turns out to be needed.
+// --wait prints progress until the cluster is drained, or turns out to be needed, also while Links cannot be listed.
 func TestDrainWait(t *testing.T) {
 	old := drainPoll
 	drainPoll = time.Millisecond
@@ -150,9 +155,10 @@ func TestDrainWait(t *testing.T) {
 	needed.Reason, needed.Message = links.ReasonStillNeeded, "no other cluster has endpoints of 1 Services: shop/web"
 	done := metav1.Condition{Type: links.Drained, Status: metav1.ConditionTrue, Reason: links.Drained}
 
-	s.statuses = []metav1.Condition{draining, draining, done}
+	s.statuses = []metav1.Condition{draining, {}, draining, done}
 	out, err := s.run(t, "drain", "west", "--wait")
-	if err != nil || strings.Count(out, "waiting: 50 % is taken away") != 1 ||
+	if err != nil || strings.Count(out, "waiting: 50 % is taken away") != 2 ||
+		!strings.Contains(out, "waiting: list Links: ") ||
 		!strings.HasSuffix(out, "west is drained\n") {
 		t.Errorf("%s, %v", out, err)
 	}
