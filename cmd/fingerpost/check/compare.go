@@ -18,13 +18,13 @@ import (
 // settle is how long a difference between two replicas must last: a change reaches one before the other.
 const settle = 2 * time.Second
 
-// A place is where two replicas can differ.
-type place struct {
+// An item is what two replicas are compared by: a cluster, or a Service of one.
+type item struct {
 	cluster string
 	service string // namespace/name; empty for the cluster itself
 }
 
-func comparePlaces(a, b place) int {
+func compareItems(a, b item) int {
 	return cmp.Or(strings.Compare(a.cluster, b.cluster), strings.Compare(a.service, b.service))
 }
 
@@ -45,20 +45,20 @@ func compareReplicas(ctx context.Context, pair []cli.Replica) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		}
-		var current map[place]string
+		var current map[item]string
 		current, err = currentDifferences(ctx, pair)
-		maps.DeleteFunc(lasting, func(p place, what string) bool { return current[p] != what })
+		maps.DeleteFunc(lasting, func(p item, what string) bool { return current[p] != what })
 	}
 	if err != nil || len(lasting) == 0 {
 		return err
 	}
-	first := slices.MinFunc(slices.Collect(maps.Keys(lasting)), comparePlaces)
+	first := slices.MinFunc(slices.Collect(maps.Keys(lasting)), compareItems)
 	return warningf("they differ in %d places, such as %s: %s; 'fingerpost explain' shows the addresses of a "+
 		"Service in each", len(lasting), strings.TrimRight(first.cluster+" "+first.service, " "), lasting[first])
 }
 
 // currentDifferences returns where two replicas differ now, and how.
-func currentDifferences(ctx context.Context, pair []cli.Replica) (map[place]string, error) {
+func currentDifferences(ctx context.Context, pair []cli.Replica) (map[item]string, error) {
 	digests, err := cli.FetchAll[debug.DigestsPage](ctx, pair, "/debug/digests")
 	if err != nil {
 		return nil, err
@@ -67,20 +67,20 @@ func currentDifferences(ctx context.Context, pair []cli.Replica) (map[place]stri
 	if err != nil {
 		return nil, err
 	}
-	var known [2]map[place]string // states of clusters and digests of Services
+	var known [2]map[item]string // states of clusters and digests of Services
 	for i := range known {
-		known[i] = map[place]string{}
+		known[i] = map[item]string{}
 		for _, c := range clusters[i].Page.Clusters {
-			known[i][place{c.Name, ""}] = string(c.State)
+			known[i][item{c.Name, ""}] = string(c.State)
 			for service, digest := range digests[i].Page[c.Name] {
-				known[i][place{c.Name, service}] = digest
+				known[i][item{c.Name, service}] = digest
 			}
 		}
 	}
-	all := map[place]string{}
+	all := map[item]string{}
 	for p := range sets.KeySet(known[0]).Union(sets.KeySet(known[1])) {
 		first, second := known[0][p], known[1][p]
-		in := place{p.cluster, ""}
+		in := item{p.cluster, ""}
 		switch {
 		case first == second:
 		case p == in:
