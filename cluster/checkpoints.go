@@ -38,6 +38,7 @@ const (
 
 // savedCheckpoint is what the file of a cluster holds.
 type savedCheckpoint struct {
+	header    checkpoint.Header // zero: nothing was saved yet
 	published federation.Published
 	failed    string
 }
@@ -118,19 +119,20 @@ func (r *Registry) isForgotten(name string) bool {
 
 // saveCheckpoint saves what a cluster has published, or confirms the file if that is the same.
 func (r *Registry) saveCheckpoint(status Status, s *savedCheckpoint) {
+	header := headerOf(status)
 	p, same := r.store.Published(federation.Cluster(status.Name), s.published)
 	var err error
-	if same && s.failed == "" {
+	if same && s.header == header && s.failed == "" {
 		err = r.options.Checkpoints.Confirm(status.Name)
 	} else {
-		err = r.options.Checkpoints.Save(checkpointOf(status, p))
+		err = r.options.Checkpoints.Save(checkpoint.Checkpoint{Header: header, Published: p})
 	}
 	problem := ErrorText(err)
 	if problem != s.failed && err != nil {
 		r.log.Error(err, "The checkpoint of a cluster cannot be saved: a replica that starts here while the cluster "+
 			"is unreachable will not have its endpoints", "cluster", status.Name)
 	}
-	s.published, s.failed = p, problem
+	s.header, s.published, s.failed = header, p, problem
 }
 
 // restoreFromDir publishes the checkpoint of the cluster, if there is one, and not of one that was unlinked.
@@ -224,7 +226,7 @@ func (r *Registry) FindPublished(name string) (asOf time.Time, read func() check
 	}
 	return asOf, func() checkpoint.Checkpoint {
 		published, _ := r.store.Published(federation.Cluster(name), federation.Published{})
-		return checkpointOf(s, published)
+		return checkpoint.Checkpoint{Header: headerOf(s), Published: published}
 	}
 }
 
@@ -272,8 +274,4 @@ func headerOf(s Status) checkpoint.Header {
 		Cluster: s.Name, Local: s.Local, TrustDomain: s.TrustDomain, ClusterDomain: s.ClusterDomain,
 		Released: s.Traffic.Released,
 	}
-}
-
-func checkpointOf(s Status, published federation.Published) checkpoint.Checkpoint {
-	return checkpoint.Checkpoint{Header: headerOf(s), Published: published}
 }

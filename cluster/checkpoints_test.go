@@ -64,6 +64,25 @@ func TestCheckpointsFail(t *testing.T) {
 	})
 }
 
+// A cluster without Services is saved like any other, and what its Link has about it is saved when that changes alone.
+func TestCheckpointOfQuietCluster(t *testing.T) {
+	dir := checkpoint.NewDir(t.TempDir(), time.Hour)
+	inWorldWith(t, func(o *cluster.Options) { o.Checkpoints = dir }, func(w *world) {
+		access := []cluster.Access{w.access("east", w.network.Server("east").Token())}
+		for _, trustDomain := range []string{"old.test", "new.test"} {
+			w.apply(cluster.Spec{Name: "east", TrustDomain: trustDomain, Access: access})
+			w.wait(15 * time.Second)
+			w.wantsState(federation.Live)
+			if failures := w.registry.NotSaved(); failures.Clusters != 0 {
+				t.Errorf("it is not saved: %s", failures.Reason)
+			}
+			if c, err := dir.Load("east"); err != nil || c.TrustDomain != trustDomain {
+				t.Errorf("the trust domain in its checkpoint is %q (%v), want %q", c.TrustDomain, err, trustDomain)
+			}
+		}
+	})
+}
+
 // A hold that is restored ends after the longest time that a Link can ask for, whatever the file has.
 func TestRestoredHoldEnds(t *testing.T) {
 	svc := federation.Service{Namespace: "ns", Name: "web"}
