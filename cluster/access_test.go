@@ -182,6 +182,18 @@ func TestFirstAccessComesBackSooner(t *testing.T) {
 	})
 }
 
+// Access whose token was removed, and that may have a client certificate, does not replace one that works untried.
+func TestAccessWithoutToken(t *testing.T) {
+	linked(t, func(w *world, _ *apitest.Server, token string) {
+		w.apply(cluster.Spec{Name: "east", Access: []cluster.Access{w.access("east", "")}})
+		w.wait(time.Minute)
+		w.wantsState(federation.Live)
+		if s := w.status(); s.Source != "Secret of "+token || api.ReasonFor(s.Credentials) != api.Unauthorized {
+			t.Errorf("%q is in use, and the new credentials fail with %v", s.Source, s.Credentials)
+		}
+	})
+}
+
 // A token that the API server takes, and that may read nothing, or only list, never replaces one that may.
 func TestTokenWithoutRights(t *testing.T) {
 	for name, may := range map[string]func(*http.Request) bool{

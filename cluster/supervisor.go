@@ -262,13 +262,13 @@ func (s *supervisor) tryBeside(ctx context.Context, access Access) (next *engage
 }
 
 // try returns an engagement that has listed each required kind with access and publishes nothing yet. If
-// only the token differs from that of live, it checks the token and returns live. ctx ends the attempt; the
-// engagement ends with life. The API server has patience to answer.
+// access has a token, and only that differs from live, it checks the token and returns live. ctx ends the
+// attempt; the engagement ends with life. The API server has patience to answer.
 func (s *supervisor) try(
 	ctx, life context.Context, access Access, live *engagement, patience time.Duration,
 ) (*engagement, error) {
-	if live != nil && live.access.sameTransport(access) {
-		return live, live.checkToken(ctx, access.Config.BearerToken)
+	if token := access.Config.BearerToken; live != nil && token != "" && live.access.sameTransport(access) {
+		return live, live.checkToken(ctx, token)
 	}
 	config := withProxy(s.metrics.instrument(access.Config), s.wanted)
 	conn, err := api.NewConnection(config, s.registry.options.Dial)
