@@ -241,7 +241,7 @@ func decode(b []byte) (Checkpoint, error) {
 	if err != nil {
 		return Checkpoint{}, err
 	}
-	d := decoder{strings: map[string]string{}, out: federation.Published{
+	d := decoder{out: federation.Published{
 		Holds: map[federation.Service]federation.PublishedHold{},
 		Nodes: map[string]string{}, Addresses: map[netip.Addr]*federation.Address{},
 		Profiles: map[federation.Service]*profile.Profile{},
@@ -284,22 +284,12 @@ func decodeHeader(in *cbor.Decoder) (Header, error) {
 }
 
 type decoder struct {
-	strings   map[string]string // those that are often the same
 	templates []unique.Handle[federation.Template]
 	workloads []*federation.Workload
 	out       federation.Published
 }
 
 var errInvalid = errors.New("it is invalid")
-
-func (d *decoder) intern(s string) string {
-	known, found := d.strings[s]
-	if !found {
-		d.strings[s] = s
-		return s
-	}
-	return known
-}
 
 func (d *decoder) add(r record) error {
 	switch {
@@ -324,7 +314,7 @@ func (d *decoder) add(r record) error {
 	case r.Held != nil:
 		return d.addHeld(r.Held)
 	case r.Node != nil:
-		d.out.Nodes[r.Node.Name] = d.intern(r.Node.Zone)
+		d.out.Nodes[r.Node.Name] = unique.Make(r.Node.Zone).Value() // which many share
 	case r.Address != nil:
 		return d.addAddress(r.Address)
 	case r.Profile != nil:
