@@ -177,12 +177,6 @@ func (c *Campaign) newTarget(spec cluster.Spec, conn *api.Connection) (*Target, 
 
 var leaseResource = schema.GroupResource{Group: "coordination.k8s.io", Resource: "leases"}
 
-// leasePermission is what campaigning for a Lease in a namespace needs.
-func leasePermission(namespace string) Permission {
-	verbs := []string{"get", "list", "watch", "create", "update"}
-	return Permission{Resource: leaseResource, Namespace: namespace, Verbs: verbs}
-}
-
 // A candidacy is for one Lease in one cluster.
 type candidacy struct {
 	*Target
@@ -277,7 +271,9 @@ func (k *candidacy) runWhilePermitted(ctx context.Context, tasks []Task) {
 
 // review returns nil if the Lease can be campaigned for and one of the tasks can run, or why none can.
 func (k *candidacy) review(ctx context.Context, tasks []Task) error {
-	if err := Review(ctx, k.Client, leasePermission(k.campaign.options.Namespace)); err != nil {
+	verbs := []string{"get", "list", "watch", "create", "update"}
+	ofLease := Permission{Resource: leaseResource, Namespace: k.config.Namespace, Verbs: verbs}
+	if err := Review(ctx, k.Client, ofLease); err != nil {
 		return err
 	}
 	k.mu.Lock()
