@@ -48,10 +48,11 @@ func (r *Registry) keepCheckpoints(ctx context.Context) {
 	saved := map[string]*savedCheckpoint{}
 	timer := time.NewTimer(checkpointInterval)
 	defer timer.Stop()
-	for ctx.Err() == nil {
+	for ended := false; !ended; {
 		select {
 		case <-timer.C:
 		case <-ctx.Done():
+			ended = true
 		}
 		began := time.Now()
 		r.saveCheckpoints(saved)
@@ -149,23 +150,10 @@ func (s *supervisor) needsPeers() bool {
 	return s.registry.options.Peers != nil && !s.status.Synced && (!s.status.Local || !s.status.Checkpoint.IsZero())
 }
 
-// An offer is what other replicas have of a cluster, or why they have nothing.
-type offer struct {
-	checkpoint.Checkpoint
-	err error
-}
-
-// loadFromPeers returns what another replica holds of the cluster that is newer than what was restored.
-func (s *supervisor) loadFromPeers(ctx context.Context, restored time.Time) offer {
-	c, err := s.registry.options.Peers.Load(ctx, s.name, restored)
-	return offer{c, err}
-}
-
 // restoreFromPeers publishes what another replica holds of the cluster, if that is newer than what was restored.
 func (s *supervisor) restoreFromPeers(ctx context.Context) {
 	if s.needsPeers() {
-		o := s.loadFromPeers(ctx, s.status.Checkpoint)
-		s.restore(o.Checkpoint, o.err)
+		s.restore(s.registry.options.Peers.Load(ctx, s.name, s.status.Checkpoint))
 	}
 }
 

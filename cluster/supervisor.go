@@ -240,7 +240,7 @@ func (s *supervisor) tryBeside(ctx context.Context, access Access) (next *engage
 		defer close(done)
 		next, err = s.try(attempt, ctx, access, live, patience)
 	})
-	offered := make(chan offer, 1)
+	loaded := make(chan func(), 1) // restores what another replica has
 	for {
 		select {
 		case <-done:
@@ -248,9 +248,12 @@ func (s *supervisor) tryBeside(ctx context.Context, access Access) (next *engage
 		case <-s.checkHealth():
 		case <-slow.C:
 			asOf := s.status.Checkpoint
-			wg.Go(func() { offered <- s.loadFromPeers(attempt, asOf) })
-		case o := <-offered:
-			s.restore(o.Checkpoint, o.err)
+			wg.Go(func() {
+				c, err := s.registry.options.Peers.Load(attempt, s.name, asOf)
+				loaded <- func() { s.restore(c, err) }
+			})
+		case restore := <-loaded:
+			restore()
 		case <-s.superseded:
 			cancel()
 			if <-done; err == nil && next != live {
