@@ -137,7 +137,7 @@ func (e *engagement) startReconciler(writer *federation.ClusterWriter, guard *gu
 	var publish view.Writer = writer
 	if guard != nil {
 		publish = guard.newWriter(writer, func(w *guardedWriter) {
-			e.wg.Go(func() { e.confirmWithdrawal(e.ctx, w) })
+			e.wg.Go(func() { e.confirmWithdrawal(w) })
 		})
 	}
 	var unlisted []kindInformer

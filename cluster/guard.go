@@ -1,7 +1,6 @@
 package cluster
 
 import (
-	"context"
 	"maps"
 	"sync"
 	"time"
@@ -336,16 +335,16 @@ func readyIn(s *federation.Slice) (n int) {
 
 // confirmWithdrawal lists every required kind of an engagement anew, publishes what follows, and has the guard
 // decide.
-func (e *engagement) confirmWithdrawal(ctx context.Context, w *guardedWriter) {
+func (e *engagement) confirmWithdrawal(w *guardedWriter) {
 	for _, k := range e.required {
 		k.Relist()
 	}
 	for _, k := range e.required {
-		if k.WaitRelisted(ctx) != nil {
+		if k.WaitRelisted(e.ctx) != nil {
 			return
 		}
 	}
-	if e.reconciler.Settle(ctx) == nil {
+	if e.reconciler.Settle(e.ctx) == nil {
 		w.decide()
 	}
 }

@@ -60,16 +60,19 @@ type Withdrawn struct {
 }
 
 func (t Traffic) equal(o Traffic) bool {
-	sameHold := t.Withdrawn == nil && o.Withdrawn == nil
-	if a, b := t.Withdrawn, o.Withdrawn; a != nil && b != nil {
-		sameHold = a.Endpoints == b.Endpoints && a.More == b.More && a.Until.Equal(b.Until) &&
-			slices.Equal(a.Services, b.Services)
-	}
 	a, b := t.Drain, o.Drain
-	return sameHold && t.Policy == o.Policy && t.Asked == o.Asked && t.Released == o.Released &&
+	return t.Policy == o.Policy && t.Asked == o.Asked && t.Released == o.Released &&
 		t.Region == o.Region && t.NoRegion == o.NoRegion && t.NoSelfDrain == o.NoSelfDrain &&
 		a.Percent == b.Percent && a.By == b.By && a.Next.Equal(b.Next) && a.Needed == b.Needed &&
-		slices.Equal(a.NeededBy, b.NeededBy)
+		slices.Equal(a.NeededBy, b.NeededBy) && t.Withdrawn.equal(o.Withdrawn)
+}
+
+func (w *Withdrawn) equal(o *Withdrawn) bool {
+	if w == nil || o == nil {
+		return w == o
+	}
+	return w.Endpoints == o.Endpoints && w.More == o.More && w.Until.Equal(o.Until) &&
+		slices.Equal(w.Services, o.Services)
 }
 
 // followTraffic keeps true what is in force for each cluster until ctx ends.
@@ -79,7 +82,7 @@ func (r *Registry) followTraffic(ctx context.Context) {
 	for {
 		var next time.Time
 		for _, s := range r.allSupervisors() {
-			next = earliest(next, r.updateCurrent(s))
+			r.whileCurrent(s, func() { next = earliest(next, r.updateTraffic(s, time.Now())) })
 		}
 		if timer.Stop(); !next.IsZero() {
 			timer.Reset(time.Until(next))
@@ -91,12 +94,6 @@ func (r *Registry) followTraffic(ctx context.Context) {
 			return
 		}
 	}
-}
-
-// updateCurrent is updateTraffic now, unless the cluster was removed.
-func (r *Registry) updateCurrent(s *supervisor) (next time.Time) {
-	r.whileCurrent(s, func() { next = r.updateTraffic(s, time.Now()) })
-	return next
 }
 
 // updateTraffic computes what is in force for a cluster, and returns when that changes; zero for never. It needs order.
