@@ -89,8 +89,8 @@ func (c Config) annotations() (now map[string]string, superseded <-chan struct{}
 
 // An Elector campaigns for one Lease in one cluster, see the package.
 //
-// The informer writes observed, and Run does once, when there is no Lease; Run alone writes held. There is
-// no lock.
+// The informer writes observed; campaign does while the informer shows no Lease, whether there is none or it
+// lacks the label by which it is watched. serve alone writes held. There is no lock.
 type Elector struct {
 	config    Config
 	log       logr.Logger
@@ -248,8 +248,10 @@ func (e *Elector) campaign(ctx context.Context, listed <-chan struct{}, lead fun
 		case apierrors.IsForbidden(err), o.lease == nil && apierrors.IsNotFound(err): // there is no namespace
 			return err
 		case apierrors.IsAlreadyExists(err):
-			// Another candidate was faster, or the label by which it is watched was removed.
-			if lease, err := e.client.Get(ctx, e.config.Name, metav1.GetOptions{}); err == nil {
+			// Another candidate was faster, or the label by which it is watched was removed. What the watch has
+			// shown since then is newer.
+			lease, err := e.client.Get(ctx, e.config.Name, metav1.GetOptions{})
+			if err == nil && !watch.IsClosed(changed) {
 				e.observeLease(lease)
 			}
 		case !apierrors.IsConflict(err) && ctx.Err() == nil:

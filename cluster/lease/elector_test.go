@@ -38,7 +38,7 @@ type election struct {
 	all     []*candidate
 	delay   time.Duration // of each response
 	blank   bool          // responses hold an empty Lease
-	late    bool          // responses come after their request was written
+	late    bool          // responses come after their request was carried out
 	label   string        // the watch shows the Lease while it has this one; empty: always
 	writers int           // candidates in a term now
 	most    int
@@ -155,7 +155,11 @@ func (c *candidate) Get(ctx context.Context, _ string, _ metav1.GetOptions) (*co
 	if c.election.lease == nil {
 		return nil, apierrors.NewNotFound(coordinationv1.Resource("leases"), "lease")
 	}
-	return c.election.lease.DeepCopy(), nil
+	found := c.election.lease.DeepCopy()
+	if c.election.late && !c.election.respond(ctx) {
+		return nil, ctx.Err()
+	}
+	return found, nil
 }
 
 func (c *candidate) Create(
@@ -451,6 +455,27 @@ func TestLabelIsRemoved(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A Lease that a candidate reads because the watch does not show it, and that is released meanwhile, is taken: what the
+// watch shows counts, though the response with the older state comes later.
+func TestReleaseDuringGet(t *testing.T) {
+	inElection(t, func(e *election) {
+		held := &coordinationv1.Lease{}
+		held.Spec.HolderIdentity, held.Spec.LeaseDurationSeconds = new("other"), new(int32(6))
+		e.put(held)
+		e.label, e.late, e.delay = "ours", true, 100*time.Millisecond
+		e.configured("first", Config{Labels: map[string]string{"ours": "yes"}})
+		pass(50 * time.Millisecond)
+		e.mu.Lock()
+		released := e.lease.DeepCopy()
+		released.Labels, released.Spec.HolderIdentity = map[string]string{"ours": "yes"}, new("")
+		e.put(released)
+		e.mu.Unlock()
+		if took := e.await("first"); took > testTiming.Renew+time.Second {
+			t.Errorf("it took %v", took)
+		}
+	})
 }
 
 // A Lease that cannot be kept is tried less and less often.
