@@ -144,7 +144,7 @@ type Target struct {
 	campaign *Campaign
 	identity string // in Leases; unique, because two Targets of one replica overlap while credentials are replaced
 
-	mu     sync.Mutex // guards leases and problems, and orders reports; Registry.mu is taken under it
+	mu     sync.Mutex // guards leases, and problems of candidacies; orders reports: Registry.mu is taken under it
 	leases map[string]leaseState
 }
 
@@ -176,6 +176,11 @@ func (c *Campaign) newTarget(spec cluster.Spec, conn *api.Connection) (*Target, 
 }
 
 var leaseResource = schema.GroupResource{Group: "coordination.k8s.io", Resource: "leases"}
+
+// leasePermission is one on Leases in a namespace; empty: in all.
+func leasePermission(namespace string, verbs ...string) Permission {
+	return Permission{Resource: leaseResource, Namespace: namespace, Verbs: verbs}
+}
 
 // A candidacy is for one Lease in one cluster.
 type candidacy struct {
@@ -271,9 +276,8 @@ func (k *candidacy) runWhilePermitted(ctx context.Context, tasks []Task) {
 
 // review returns nil if the Lease can be campaigned for and one of the tasks can run, or why none can.
 func (k *candidacy) review(ctx context.Context, tasks []Task) error {
-	verbs := []string{"get", "list", "watch", "create", "update"}
-	ofLease := Permission{Resource: leaseResource, Namespace: k.config.Namespace, Verbs: verbs}
-	if err := Review(ctx, k.Client, ofLease); err != nil {
+	needed := leasePermission(k.config.Namespace, "get", "list", "watch", "create", "update")
+	if err := Review(ctx, k.Client, needed); err != nil {
 		return err
 	}
 	k.mu.Lock()
@@ -427,8 +431,7 @@ func (k *candidacy) elect(ctx context.Context, delay time.Duration, lead func(te
 	wg.Go(func() { k.reportHolder(ctx, elector) })
 	err := elector.Run(ctx, lead)
 	if errors.Is(err, lease.ErrUnreadable) {
-		unreadable := Permission{Resource: leaseResource, Namespace: config.Namespace, Verbs: []string{"list", "watch"}}
-		return &MissingPermissions{[]Permission{unreadable}}
+		return &MissingPermissions{[]Permission{leasePermission(config.Namespace, "list", "watch")}}
 	}
 	if apierrors.IsNotFound(err) {
 		return errNoNamespace(config.Namespace)

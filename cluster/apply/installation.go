@@ -174,8 +174,7 @@ type claim struct {
 func (t *Target) watched(ctx context.Context) (api.Kind, error) {
 	kind := lease.Leases
 	kind.Labels = InstallationLabel
-	all := Permission{Resource: leaseResource, Verbs: []string{"list", "watch"}}
-	err := Review(ctx, t.Client, all)
+	err := Review(ctx, t.Client, leasePermission("", "list", "watch"))
 	if IsMissingPermissions(err) {
 		kind.Namespace = t.campaign.options.Namespace
 		t.Log.Info("Installations with a control plane in another namespace are not seen: "+
@@ -222,8 +221,8 @@ func (o *Owners) recordLease(k api.Key, of *coordinationv1.Lease) {
 	default:
 		o.leases[k] = now
 	}
-	isRenewal := old.until.After(time.Now()) && !now.until.Before(old.until) && slices.Equal(old.sources, now.sources)
-	if !isRenewal {
+	wasHeld, isLonger := old.until.After(time.Now()), !now.until.Before(old.until)
+	if isRenewal := wasHeld && isLonger && slices.Equal(old.sources, now.sources); !isRenewal {
 		o.update()
 	}
 }
