@@ -220,7 +220,9 @@ func holderOf(lease *coordinationv1.Lease) string {
 
 // campaign takes the Lease whenever it is free, and serves the term. listed closes once the Lease was
 // listed.
-func (e *Elector) campaign(ctx context.Context, listed <-chan struct{}, lead func(term context.Context) error) error {
+func (e *Elector) campaign(
+	ctx context.Context, listed <-chan struct{}, lead func(term context.Context) error,
+) error {
 	if !watch.WaitClosed(ctx, listed) {
 		return ctx.Err()
 	}
@@ -438,7 +440,9 @@ func (e *Elector) release(ctx context.Context, ours *coordinationv1.Lease) {
 }
 
 // write writes the successor of old, which is nil if there is no Lease. An empty holder releases it.
-func (e *Elector) write(ctx context.Context, old *coordinationv1.Lease, holder string) (*coordinationv1.Lease, error) {
+func (e *Elector) write(
+	ctx context.Context, old *coordinationv1.Lease, holder string,
+) (*coordinationv1.Lease, error) {
 	ctx, cancel := context.WithTimeout(ctx, e.config.Timing.Fence)
 	defer cancel()
 	now := metav1.NewMicroTime(time.Now())

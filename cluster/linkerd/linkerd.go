@@ -1,5 +1,5 @@
-// Package linkerd holds the names by which Linkerd marks objects, each once, and the parser of
-// ExternalWorkloads. It imports no package of this module.
+// Package linkerd holds the names by which Linkerd marks objects, each once, and parsers of ExternalWorkloads and of
+// the values that Linkerd was installed with. It imports no package of this module.
 //
 // Where a key stands on Services, Pods or slices, its constant is called Label or Annotation for where;
 // Key, if it is both.
