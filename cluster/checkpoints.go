@@ -147,7 +147,8 @@ func (s *supervisor) restoreFromDir() {
 // local cluster it is only if there was a file: without, it is not known which clusters are linked, and the other
 // replica serves more than this one can.
 func (s *supervisor) needsPeers() bool {
-	return s.registry.options.Peers != nil && !s.status.Synced && (!s.status.Local || !s.status.Checkpoint.IsZero())
+	missing := !s.status.Synced && (!s.status.Local || !s.status.Checkpoint.IsZero())
+	return missing && s.registry.options.Peers != nil
 }
 
 // restoreFromPeers publishes what another replica holds of the cluster, if that is newer than what was restored.

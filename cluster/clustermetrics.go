@@ -134,8 +134,8 @@ func (r *Registry) QueueMetrics() prometheus.Gatherer {
 		statuses, _ := r.Statuses()
 		gone := func(m *dto.Metric) bool {
 			for _, l := range m.GetLabel() {
-				if name, of := strings.CutPrefix(l.GetValue(), view.QueueName("")); of && l.GetName() == "name" {
-					_, known := statuses[name]
+				cluster, of := strings.CutPrefix(l.GetValue(), view.QueueName(""))
+				if _, known := statuses[cluster]; of && l.GetName() == "name" {
 					return !known
 				}
 			}

@@ -110,10 +110,10 @@ func (e *engagement) sync(ctx context.Context) error {
 		case <-k.Refused():
 		case <-patience.Done():
 		}
-		switch {
-		case ctx.Err() != nil:
+		if ctx.Err() != nil {
 			return ctx.Err()
-		case !watch.IsClosed(k.Store.Synced()):
+		}
+		if !watch.IsClosed(k.Store.Synced()) {
 			e.log.Info("An optional kind cannot be listed: until then what depends on it is as it was, or left out",
 				"kind", k.Resource.GroupResource().String(), "reason", k.Problem())
 		}
@@ -182,7 +182,8 @@ func (e *engagement) relistRefused() {
 // startProbe probes the cluster until the engagement ends.
 func (e *engagement) startProbe(interval time.Duration, history *probeHistory) {
 	now := time.Now()
-	p := &prober{engagement: e, history: history, interval: interval, answered: now, found: health{lastContact: now}}
+	p := &prober{engagement: e, history: history, interval: interval, answered: now}
+	p.found.lastContact = now
 	e.health.Store(p.found)
 	e.wg.Go(p.run)
 }

@@ -38,19 +38,20 @@ func (r *selfReader) readRegion(ctx context.Context) (ok bool) {
 	if ctx.Err() != nil {
 		return false
 	}
-	reason, isNew := "", false
+	reason := ""
 	switch {
 	case apierrors.IsForbidden(err):
 		reason = "grant list on nodes"
 	case err != nil:
 		reason = fmt.Sprintf("list nodes: %.200v", err)
 	}
-	r.setOwn(func(own *ownTraffic) {
-		if isNew, own.noRegion = own.noRegion != reason, reason; err == nil || apierrors.IsForbidden(err) {
+	before := r.setOwn(func(own *ownTraffic) {
+		own.noRegion = reason
+		if err == nil || apierrors.IsForbidden(err) {
 			own.region = region
 		}
 	})
-	if isNew && err != nil {
+	if err != nil && before.noRegion != reason {
 		r.log.Info("The region of the cluster is not known: its Nodes cannot be read", "reason", reason)
 	}
 	return err == nil

@@ -49,7 +49,7 @@ type Options struct {
 //
 // The Store's lock may be held for long when a large cluster is added or removed. A caller that waits for it
 // holds order only. Status pages, metrics and Report take mu alone, so none of them waits for the Store.
-// Supervisors call into the Registry without holding locks of their own; run goroutines are never awaited
+// Supervisors call into the Registry without holding locks of their own; their goroutines are never awaited
 // under either lock.
 type Registry struct {
 	log         logr.Logger
@@ -69,7 +69,7 @@ type Registry struct {
 	mu          sync.Mutex // guards all below
 	ctx         context.Context
 	supervisors map[string]*supervisor
-	unlinked    int             // clusters so far
+	unlinked    int             // clusters that were unlinked so far
 	forgotten   map[string]bool // clusters that were unlinked, until their checkpoints are deleted
 	wg          sync.WaitGroup  // all supervisors
 }
@@ -93,8 +93,8 @@ func NewRegistry(log logr.Logger, store *federation.Store, options Options) *Reg
 // Engage makes f run beside every engagement. It is called before Start.
 func (r *Registry) Engage(f EngageFunc) { r.engageFuncs = append(r.engageFuncs, f) }
 
-// Start runs a supervisor for each cluster, those applied later included, until ctx ends. It waits for all
-// of them.
+// Start runs a supervisor for each cluster, those applied later included, until ctx ends. It returns nil once all
+// of them have ended. It is called once.
 func (r *Registry) Start(ctx context.Context) error {
 	r.mu.Lock()
 	r.ctx = ctx
@@ -112,7 +112,7 @@ func (r *Registry) Start(ctx context.Context) error {
 }
 
 // Apply sets what is wanted of a cluster. It never waits for the network; the Status reports the outcome.
-// An equal Spec changes nothing.
+// An equal Spec changes nothing. A Spec without a name, or with access that names no API server, is an error.
 func (r *Registry) Apply(spec Spec) error {
 	if err := spec.validate(); err != nil {
 		return err
@@ -126,7 +126,8 @@ func (r *Registry) Apply(spec Spec) error {
 	return nil
 }
 
-// ApplyTraffic sets how traffic to a cluster is limited, and nothing else of what is wanted of it.
+// ApplyTraffic sets how traffic to a cluster is limited, and when what was held of it was let go last: Traffic and
+// Released of its Spec. It does nothing for a cluster that was not applied.
 func (r *Registry) ApplyTraffic(name string, asked policy.Link, released string) {
 	s := r.supervisor(name)
 	if s == nil {
@@ -295,9 +296,8 @@ func (r *Registry) Inspect(name string) (kinds []KindStatus, lastContact time.Ti
 		return nil, time.Time{}
 	}
 	for _, k := range live.kinds {
-		kinds = append(kinds, KindStatus{
-			Kind: k.Resource.GroupResource().String(), Objects: k.Len(), Malformed: k.Malformed(), Health: k.Health(),
-		})
+		kind := k.Resource.GroupResource().String()
+		kinds = append(kinds, KindStatus{kind, k.Len(), k.Malformed(), k.Health()})
 	}
 	slices.SortFunc(kinds, func(a, b KindStatus) int { return strings.Compare(a.Kind, b.Kind) })
 	h, _ := live.health.Load()

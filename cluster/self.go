@@ -3,7 +3,6 @@ package cluster
 import (
 	"context"
 	"errors"
-	"fmt"
 	"math/rand/v2"
 	"time"
 
@@ -45,13 +44,15 @@ func (s *supervisor) ownTraffic() ownTraffic {
 	return s.own
 }
 
-func (s *supervisor) setOwn(set func(*ownTraffic)) {
+// setOwn has set change what a cluster reports of itself, and returns what that was before.
+func (s *supervisor) setOwn(set func(*ownTraffic)) (before ownTraffic) {
 	s.registry.mu.Lock()
 	defer s.registry.mu.Unlock()
-	before := s.own
+	before = s.own
 	if set(&s.own); s.own != before {
 		s.registry.trafficChanged.Ring()
 	}
+	return before
 }
 
 // A selfReader reads what must be requested. One goroutine uses it.
@@ -152,12 +153,9 @@ func (s *supervisor) useOwnDrain(namespace *api.Informer[map[string]string]) {
 
 // reportNoSelfDrain records why a cluster cannot drain itself, and logs that once.
 func (s *supervisor) reportNoSelfDrain() {
-	reason := fmt.Sprintf("grant list and watch on namespaces of the name %s", s.registry.options.ControllerNamespace)
-	isNew := false
-	s.setOwn(func(own *ownTraffic) {
-		isNew, own.refused, own.drain = own.refused != reason, reason, policy.Drain{}
-	})
-	if isNew {
+	reason := "grant list and watch on namespaces of the name " + s.registry.options.ControllerNamespace
+	before := s.setOwn(func(own *ownTraffic) { own.refused, own.drain = reason, policy.Drain{} })
+	if before.refused != reason {
 		s.log.Info("The cluster cannot drain itself: its Namespace cannot be read", "reason", reason)
 	}
 }

@@ -146,7 +146,11 @@ func (s *supervisor) limits() api.Limits {
 
 // useLimits has the engagement in use keep to the limits that are wanted.
 func (s *supervisor) useLimits() {
-	if live := s.current.Load(); live != nil && live.conn.Budget != nil && live.conn.Budget.SetLimits(s.limits()) {
+	live := s.current.Load()
+	if live == nil || live.conn.Budget == nil {
+		return
+	}
+	if live.conn.Budget.SetLimits(s.limits()) {
 		live.relistRefused()
 	}
 }

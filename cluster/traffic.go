@@ -175,8 +175,9 @@ func (r *Registry) withdrawnOf(s *supervisor) *Withdrawn {
 	return w
 }
 
-// needing returns the Services of the local cluster, sorted, of which only the members of one cluster have ready
-// endpoints; or, if held is not nil, those held ones. Members of clusters that are drained themselves do not count.
+// needing returns the Services of the local cluster, sorted, that need their members of one cluster, because no other
+// member has a ready endpoint. If held is nil, members with a ready endpoint are needed, and other clusters that are
+// drained completely do not count. Otherwise members in held are needed, and every other cluster counts.
 func (r *Registry) needing(name string, held map[federation.Service]federation.HoldStatus) (services []string) {
 	local, drained := r.localAndDrained()
 	ready := func(m federation.MemberRef) bool { return r.store.View(m.Ref).HasReady() }
