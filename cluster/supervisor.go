@@ -309,8 +309,8 @@ func probe(ctx context.Context, conn *api.Connection, patience time.Duration) er
 	return conn.Probe(ctx)
 }
 
-// switchTo replaces the engagement in use by next, which may be the same one with a new token. It does not
-// wait for the network.
+// switchTo replaces the engagement in use by next, which may be the same one with a new token. It returns once the
+// old one has ended: its writers release their Leases, and those that delete what they wrote finish that.
 func (s *supervisor) switchTo(next *engagement, access Access) error {
 	live := s.current.Load()
 	if next == live {
