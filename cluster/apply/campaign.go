@@ -100,6 +100,9 @@ func (c *Campaign) Add(leaseName string, task Task) {
 	if c.tasks[leaseName] == nil {
 		c.leases = append(c.leases, leaseName)
 	}
+	if task.Review == nil {
+		task.Review = func(context.Context, *Target) error { return nil }
+	}
 	c.tasks[leaseName] = append(c.tasks[leaseName], task)
 }
 
@@ -284,16 +287,9 @@ func (k *candidacy) review(ctx context.Context, tasks []Task) error {
 	clear(k.problems)
 	k.mu.Unlock()
 	for _, t := range tasks {
-		k.setProblem(t, k.reviewTask(ctx, t))
+		k.setProblem(t, t.Review(ctx, k.Target))
 	}
 	return k.problemOfAll(tasks)
-}
-
-func (k *candidacy) reviewTask(ctx context.Context, t Task) error {
-	if t.Review == nil {
-		return nil
-	}
-	return t.Review(ctx, k.Target)
 }
 
 // lead runs each of the tasks in one term. It returns an error if none can run any more, so that the Lease is
@@ -325,7 +321,7 @@ func (k *candidacy) lead(term context.Context, tasks []Task) error {
 
 // runTask reviews and runs one task, and returns why it waits unless the term has ended.
 func (k *candidacy) runTask(term context.Context, t Task) error {
-	err := k.reviewTask(term, t)
+	err := t.Review(term, k.Target)
 	if err == nil {
 		k.setProblem(t, nil)
 		err = t.Run(term, k.Target)
