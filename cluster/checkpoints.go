@@ -36,11 +36,10 @@ const (
 	checkpointShare    = 100 // the pause after a pass, in times of what the pass took
 )
 
-// savedCheckpoint is what the file of a cluster holds.
+// savedCheckpoint is what the file of a cluster holds; zero if nothing was saved yet.
 type savedCheckpoint struct {
-	header    checkpoint.Header // zero: nothing was saved yet
-	published federation.Published
-	failed    string
+	checkpoint.Checkpoint
+	failed string // why that could not be saved; empty if it was
 }
 
 // keepCheckpoints saves what clusters publish until ctx ends, and once more then.
@@ -61,13 +60,15 @@ func (r *Registry) keepCheckpoints(ctx context.Context) {
 }
 
 func (r *Registry) saveCheckpoints(saved map[string]*savedCheckpoint) {
-	for _, name := range r.listForgotten() {
+	r.forgotten.Range(func(key, _ any) bool {
+		name := key.(string)
 		delete(saved, name)
 		if err := r.options.Checkpoints.Remove(name); err != nil {
 			r.log.Error(err, "The checkpoint of a cluster that was unlinked cannot be deleted", "cluster", name)
 		}
-		r.removeForgotten(name)
-	}
+		r.forgotten.Delete(name)
+		return true
+	})
 	statuses, _ := r.Statuses() // after that: what is unlinked from now on is forgotten next time
 	failures := NotSaved{}
 	for _, name := range slices.Sorted(maps.Keys(statuses)) {
@@ -99,46 +100,28 @@ func (r *Registry) NotSaved() NotSaved {
 	return last
 }
 
-// listForgotten returns the clusters that were unlinked, and whose files are not deleted yet.
-func (r *Registry) listForgotten() []string {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return slices.Collect(maps.Keys(r.forgotten))
-}
-
-func (r *Registry) removeForgotten(name string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	delete(r.forgotten, name)
-}
-
-func (r *Registry) isForgotten(name string) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.forgotten[name]
-}
-
 // saveCheckpoint saves what a cluster has published, or confirms the file if that is the same.
 func (r *Registry) saveCheckpoint(status Status, s *savedCheckpoint) {
-	header := headerOf(status)
-	p, same := r.store.Published(federation.Cluster(status.Name), s.published)
+	published, same := r.store.Published(federation.Cluster(status.Name), s.Published)
+	next := checkpoint.Checkpoint{Header: headerOf(status), Published: published}
 	var err error
-	if same && s.header == header && s.failed == "" {
+	if same && s.Header == next.Header && s.failed == "" {
 		err = r.options.Checkpoints.Confirm(status.Name)
 	} else {
-		err = r.options.Checkpoints.Save(checkpoint.Checkpoint{Header: header, Published: p})
+		err = r.options.Checkpoints.Save(next)
 	}
 	problem := ErrorText(err)
 	if problem != s.failed && err != nil {
 		r.log.Error(err, "The checkpoint of a cluster cannot be saved: a replica that starts here while the cluster "+
 			"is unreachable will not have its endpoints", "cluster", status.Name)
 	}
-	s.header, s.published, s.failed = header, p, problem
+	s.Checkpoint, s.failed = next, problem
 }
 
 // restoreFromDir publishes the checkpoint of the cluster, if there is one, and not of one that was unlinked.
 func (s *supervisor) restoreFromDir() {
-	if dir := s.registry.options.Checkpoints; dir != nil && !s.registry.isForgotten(s.name) {
+	_, forgotten := s.registry.forgotten.Load(s.name)
+	if dir := s.registry.options.Checkpoints; dir != nil && !forgotten {
 		s.restore(dir.Load(s.name))
 	}
 }

@@ -26,10 +26,10 @@ type Options struct {
 	Dial          api.DialFunc          // nil for TCP
 	Budget        api.Limits            // of each linked cluster
 	// DetailedMetrics exports what no dashboard shows: the sizes of caches by Linkerd's names, which
-	// fingerpost_objects has, and the lag of every kind.
+	// fingerpost_objects has, the lag of every kind, requests under way, and histograms of requests and queues.
 	DetailedMetrics bool
-	// ControllerNamespace is that of Linkerd's control plane in linked clusters, whose trust domain is read
-	// there; empty to read none.
+	// ControllerNamespace is that of Linkerd's control plane in linked clusters. Their trust domain is read there, and
+	// whether they drain themselves; empty to read neither.
 	ControllerNamespace string
 	Checkpoints         *checkpoint.Dir   // nil: none are kept
 	Peers               *checkpoint.Peers // nil: no other replica is asked
@@ -60,7 +60,8 @@ type Registry struct {
 	statuses watch.Value[map[string]Status] // immutable maps; stored under mu
 	names    watch.Value[[]string]          // their keys, sorted; stored under mu
 
-	notSaved watch.Value[NotSaved] // as of the last pass over checkpoints
+	notSaved  watch.Value[NotSaved] // as of the last pass over checkpoints
+	forgotten sync.Map              // names of clusters that were unlinked, until their checkpoints are deleted
 
 	trafficChanged *watch.Bell // wakes followTraffic
 
@@ -69,9 +70,8 @@ type Registry struct {
 	mu          sync.Mutex // guards all below
 	ctx         context.Context
 	supervisors map[string]*supervisor
-	unlinked    int             // clusters that were unlinked so far
-	forgotten   map[string]bool // clusters that were unlinked, until their checkpoints are deleted
-	wg          sync.WaitGroup  // all supervisors
+	unlinked    int            // clusters that were unlinked so far
+	wg          sync.WaitGroup // all supervisors
 }
 
 // ErrUnlinked is the cause for which the context of a removed cluster ends.
@@ -86,7 +86,7 @@ type EngageFunc func(ctx context.Context, spec *watch.Value[Spec], conn *api.Con
 func NewRegistry(log logr.Logger, store *federation.Store, options Options) *Registry {
 	return &Registry{
 		log: log, store: store, options: options, trafficChanged: watch.NewBell(),
-		supervisors: map[string]*supervisor{}, forgotten: map[string]bool{},
+		supervisors: map[string]*supervisor{},
 	}
 }
 
@@ -189,7 +189,7 @@ func (r *Registry) unlink(name string) bool {
 	}
 	r.unlinked++
 	if r.options.Checkpoints != nil {
-		r.forgotten[name] = true
+		r.forgotten.Store(name, true)
 	}
 	delete(r.supervisors, name)
 	if s.cancel != nil {

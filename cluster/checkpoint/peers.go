@@ -36,7 +36,7 @@ type Peers struct {
 	Lookup func(ctx context.Context, host string) ([]string, error)
 	Client func() (*http.Client, error) // for one Load; its URLs have the scheme http, unless Secure
 	Secure bool
-	MaxAge time.Duration
+	MaxAge time.Duration // of what is used
 }
 
 // Load returns what the peer that was in contact with a cluster last holds of it, if that is newer than another
