@@ -105,18 +105,19 @@ func (r *Registry) updateTraffic(s *supervisor, now time.Time) (next time.Time) 
 	if t.Region = t.Policy.Region; spec.Traffic.Region == "" {
 		t.NoRegion = own.noRegion
 	}
-	next = t.Drain.Next
 	r.store.SetPolicy(federation.Cluster(s.name), t.Policy)
+	var holdEnds time.Time
 	if s.guard != nil {
 		s.guard.ask(spec.Traffic.WithdrawalGuard, spec.Released)
-		next = earliest(next, r.store.EndHolds(federation.Cluster(s.name), now))
+		holdEnds = r.store.EndHolds(federation.Cluster(s.name), now)
 		t.Withdrawn = r.withdrawnOf(s)
 	}
+	next = earliest(t.Drain.Next, holdEnds)
 	if t.Drain.Percent == 100 {
 		needed := r.needing(s.name, nil)
 		t.Drain.Needed, t.Drain.NeededBy = len(needed), needed[:min(len(needed), maxNamed)]
 	}
-	if t.Drain.Percent == 100 || t.Withdrawn != nil {
+	if t.Drain.Percent == 100 || !holdEnds.IsZero() {
 		next = earliest(next, now.Add(neededInterval))
 	}
 	r.changeStatus(s, func(status *Status) { status.Traffic = t })

@@ -321,6 +321,25 @@ func TestHeldBesideOthers(t *testing.T) {
 	})
 }
 
+// What is held and not needed is reported once it is, within seconds.
+func TestHeldIsNeededLater(t *testing.T) {
+	inTraffic(t, 100, guarded, func(tr *traffic) {
+		tr.here.Delete("Service", "ns", "mirror")
+		tr.east.Delete("EndpointSlice", "ns", "web-2")
+		tr.wait(time.Minute)
+		tr.wants("all", 2+4)
+		if held := tr.status().Traffic.Withdrawn; held != nil {
+			t.Errorf("withdrawn %+v", held)
+		}
+		tr.here.Delete("EndpointSlice", "ns", "web-1")
+		tr.wait(6 * time.Second)
+		tr.wants("all", 100)
+		if held := tr.status().Traffic.Withdrawn; held == nil || held.Endpoints != 96 || held.String() != "ns/all" {
+			t.Errorf("withdrawn %+v", held)
+		}
+	})
+}
+
 // A cluster that was restored empty is guarded as well: everything of it is listed again.
 func TestHeldOverEngagements(t *testing.T) {
 	inTraffic(t, 100, guarded, func(tr *traffic) {
