@@ -125,7 +125,8 @@ func encode(to io.Writer, c Checkpoint) error {
 	buffered := bufio.NewWriterSize(to, 1<<16)
 	e := encoder{
 		cbor:      cbor.NewEncoder(io.MultiWriter(buffered, sum)),
-		templates: map[unique.Handle[federation.Template]]int{}, workloads: map[*federation.Workload]int{},
+		templates: map[unique.Handle[federation.Template]]int{},
+		workloads: map[*federation.Workload]int{},
 	}
 	e.write(record{Format: format})
 	e.write(record{Header: &c.Header})
@@ -176,9 +177,9 @@ func (e *encoder) newService(svc federation.Service, v *federation.View) *servic
 		all := make([]endpoint, len(s.Endpoints))
 		for j, at := range s.Endpoints {
 			all[j] = endpoint{
-				Addr: at.Addr, Ready: at.Ready, Draining: at.Draining, Leaving: at.Leaving, Hostname: at.Hostname(),
-				Node: at.Node.String(), Zone: at.Zone.String(), Hints: at.Hints(), Workload: e.numberOf(at.Workload),
-				Mirror: at.Mirror(),
+				Addr: at.Addr, Ready: at.Ready, Draining: at.Draining, Leaving: at.Leaving,
+				Node: at.Node.String(), Zone: at.Zone.String(), Workload: e.numberOf(at.Workload),
+				Hostname: at.Hostname(), Hints: at.Hints(), Mirror: at.Mirror(),
 			}
 		}
 		out.Slices[i] = slice{Name: s.Name, Ports: s.Ports, Endpoints: all}
@@ -226,8 +227,11 @@ var (
 // decMode bounds what one record takes.
 var decMode = func() cbor.DecMode {
 	mode, err := cbor.DecOptions{
-		DupMapKey: cbor.DupMapKeyEnforcedAPF, IndefLength: cbor.IndefLengthForbidden, TagsMd: cbor.TagsForbidden,
-		MaxArrayElements: 1 << 20, MaxMapPairs: 64, MaxNestedLevels: 128, // a ServiceProfile has 70
+		DupMapKey: cbor.DupMapKeyEnforcedAPF, IndefLength: cbor.IndefLengthForbidden,
+		TagsMd:           cbor.TagsForbidden,
+		MaxArrayElements: 1 << 20,
+		MaxMapPairs:      64,
+		MaxNestedLevels:  128, // a ServiceProfile has 70
 	}.DecMode()
 	if err != nil {
 		panic("BUG: " + err.Error())
