@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/fingerpost/fingerpost/cluster/api"
 	"github.com/fingerpost/fingerpost/cluster/view"
@@ -143,7 +142,7 @@ func (e *engagement) startReconciler(writer *federation.ClusterWriter, guard *gu
 	var unlisted []kindInformer
 	var kinds []view.Kind
 	for _, k := range e.kinds {
-		if !watch.IsClosed(k.Store.Synced()) && !k.isAbsent() {
+		if !watch.IsClosed(k.Store.Synced()) && !watch.IsClosed(k.Absent()) {
 			unlisted, kinds = append(unlisted, k), append(kinds, k.Kind)
 		}
 	}
@@ -154,19 +153,15 @@ func (e *engagement) startReconciler(writer *federation.ClusterWriter, guard *gu
 	}
 }
 
-// isAbsent reports whether the API server does not serve a kind, so that there are no objects.
-func (k *kindInformer) isAbsent() bool { return k.Health().Refused == metav1.StatusReasonNotFound }
-
 // awaitListed has the reconciler keep nothing more of a kind once it is listed, or known to be absent.
 func (e *engagement) awaitListed(k kindInformer) {
 	select {
 	case <-k.Store.Synced():
-	case <-k.Refused(): // which may be for lack of a permission
+	case <-k.Absent():
 	case <-e.ctx.Done():
+		return
 	}
-	if k.isAbsent() || watch.WaitClosed(e.ctx, k.Store.Synced()) {
-		e.reconciler.Listed(k.Kind)
-	}
+	e.reconciler.Listed(k.Kind)
 }
 
 // relistRefused lists the kinds anew of which something was refused.

@@ -349,6 +349,14 @@ func TestAllApplied(t *testing.T) {
 			func(f *fleet) { f.home.Forbid("links.multicluster.linkerd.io", true) },
 			func(f *fleet) { f.home.Forbid("links.multicluster.linkerd.io", false) }, false,
 		},
+		"Links are forbidden, and then no CRD": {
+			func(f *fleet) { f.home.Forbid("links.multicluster.linkerd.io", true) },
+			func(f *fleet) {
+				f.home.Serve("links.multicluster.linkerd.io")
+				f.home.Forbid("links.multicluster.linkerd.io", false)
+				f.pass(DeletionGrace)
+			}, false,
+		},
 		"Secrets are forbidden": {
 			func(f *fleet) { f.home.Forbid("secrets", true) },
 			func(f *fleet) { f.home.Forbid("secrets", false) }, false,

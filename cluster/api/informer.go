@@ -3,8 +3,6 @@ package api
 import (
 	"context"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
 	"github.com/fingerpost/fingerpost/federation/watch"
 )
 
@@ -30,5 +28,11 @@ func (i *Informer[R]) HasSynced() bool { return watch.IsClosed(i.Synced()) }
 // WaitComplete waits until what the Store lacks does not exist: all objects were listed, or the API server
 // does not serve the kind. It returns false if ctx ends first.
 func (i *Informer[R]) WaitComplete(ctx context.Context) bool {
-	return i.Health().Refused == metav1.StatusReasonNotFound || watch.WaitClosed(ctx, i.Synced())
+	select {
+	case <-i.Synced():
+	case <-i.Absent():
+	case <-ctx.Done():
+		return false
+	}
+	return true
 }

@@ -100,6 +100,7 @@ type Watcher struct {
 	listed  fedwatch.Value[uint64] // relists before the last complete listing began
 
 	refusedOnce chan struct{}                // closed when the kind was first refused
+	absentOnce  chan struct{}                // closed when it was first not served
 	excess      fedwatch.Value[*ExcessError] // why the last listing was ended; nil if it was not
 
 	mu     sync.Mutex
@@ -130,7 +131,8 @@ type Health struct {
 func NewWatcher(conn *Connection, kind Kind, target Target) *Watcher {
 	return &Watcher{
 		kind: kind, target: target, conn: conn,
-		refusedOnce: make(chan struct{}), health: Health{Errors: map[string]int{}},
+		refusedOnce: make(chan struct{}), absentOnce: make(chan struct{}),
+		health: Health{Errors: map[string]int{}},
 	}
 }
 
@@ -154,6 +156,10 @@ func (w *Watcher) Health() Health {
 // Refused returns a channel that closes once the API server has refused the kind: there is no such
 // resource, or no permission. It may be served later.
 func (w *Watcher) Refused() <-chan struct{} { return w.refusedOnce }
+
+// Absent returns a channel that closes once the API server has not served the kind (404), so that there were no
+// objects. It may serve it later.
+func (w *Watcher) Absent() <-chan struct{} { return w.absentOnce }
 
 func isExcess(err error) bool {
 	_, is := errors.AsType[*ExcessError](err)
@@ -404,8 +410,9 @@ func (w *Watcher) retry(ctx context.Context, request func(context.Context) error
 		case metav1.StatusReasonNotFound, metav1.StatusReasonForbidden, metav1.StatusReasonUnauthorized:
 			w.updateHealth(func(h *Health) { h.Refused = reason })
 			if reason != metav1.StatusReasonUnauthorized {
-				if !fedwatch.IsClosed(w.refusedOnce) {
-					close(w.refusedOnce)
+				closeOnce(w.refusedOnce)
+				if reason == metav1.StatusReasonNotFound {
+					closeOnce(w.absentOnce)
 				}
 				pause = jitter(refusals)
 				if reason == metav1.StatusReasonNotFound || w.optional {
@@ -416,6 +423,13 @@ func (w *Watcher) retry(ctx context.Context, request func(context.Context) error
 		if waitFor(ctx, pause, wake, nil) == wake {
 			refusals = refusedBackoff
 		}
+	}
+}
+
+// closeOnce closes a channel that is not closed yet. One goroutine calls it.
+func closeOnce(c chan struct{}) {
+	if !fedwatch.IsClosed(c) {
+		close(c)
 	}
 }
 
