@@ -71,9 +71,10 @@ func (s *Status) Mismatches() (all []Mismatch) {
 	return all
 }
 
-// readIdentity reads the identity of the cluster, and publishes what can be read of it.
+// readIdentity reads the identity of the cluster, and publishes what is known of it. What was read before stays while
+// the API server does not respond: a Mismatch is not over because it cannot be seen.
 func (r *selfReader) readIdentity(ctx context.Context) {
-	found, err := r.requestIdentity(ctx)
+	err := r.requestIdentity(ctx)
 	if ctx.Err() != nil {
 		return
 	}
@@ -81,24 +82,33 @@ func (r *selfReader) readIdentity(ctx context.Context) {
 		r.identityProblem = text
 		r.log.Info("The identity of the cluster is not known completely", "error", text)
 	}
-	r.registry.changeStatus(r.supervisor, func(s *Status) { s.Identity = found })
+	r.registry.changeStatus(r.supervisor, func(s *Status) { s.Identity = r.identity })
 }
 
-// requestIdentity returns what can be read of the identity of the cluster. What does not exist is no error. The
-// trust domain of the local cluster is a flag, and is not read.
-func (r *selfReader) requestIdentity(ctx context.Context) (found Identity, err error) {
+// requestIdentity reads the identity of the cluster. What does not exist is no error. The trust domain of the local
+// cluster is a flag, and is not read.
+func (r *selfReader) requestIdentity(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, identityTimeout)
 	defer cancel()
 	system, systemErr := r.core.Namespaces().Get(ctx, metav1.NamespaceSystem, metav1.GetOptions{})
-	if systemErr == nil {
-		found.UID = bounded(string(system.UID))
+	if isResult(systemErr) {
+		r.identity.UID = bounded(string(system.UID))
 	}
+	var configErr error
 	if namespace := r.registry.options.ControllerNamespace; !r.local && namespace != "" {
-		found.TrustDomain, err = readTrustDomain(ctx, r.core, namespace)
+		var trustDomain string
+		if trustDomain, configErr = readTrustDomain(ctx, r.core, namespace); isResult(configErr) {
+			r.identity.TrustDomain = trustDomain
+		}
 	}
-	return found, errors.Join(
+	return errors.Join(
 		describeGet(systemErr, "namespaces", metav1.NamespaceSystem),
-		describeGet(err, "configmaps", linkerd.ConfigName))
+		describeGet(configErr, "configmaps", linkerd.ConfigName))
+}
+
+// isResult reports whether a get request that returned err shows what there is, or that we may not read it.
+func isResult(err error) bool {
+	return err == nil || apierrors.IsNotFound(err) || apierrors.IsForbidden(err)
 }
 
 func readTrustDomain(ctx context.Context, core corev1client.CoreV1Interface, namespace string) (string, error) {

@@ -1,6 +1,7 @@
 package cluster_test
 
 import (
+	"net/http"
 	"testing"
 	"time"
 
@@ -70,6 +71,27 @@ func TestIdentityThatMayNotBeRead(t *testing.T) {
 		server.Forbid("namespaces", false)
 		w.wait(6 * time.Minute)
 		w.wantsReasons("east", "SameCluster ")
+	})
+}
+
+// What was read of an identity stays while it cannot be read, and goes once that is forbidden.
+func TestIdentityStays(t *testing.T) {
+	inWorld(t, func(w *world) {
+		server := w.network.Server("east")
+		server.ApplyYAML(kubeSystem)
+		token := server.Token()
+		for _, name := range []string{"east", "again"} {
+			w.apply(cluster.Spec{Name: name, Access: []cluster.Access{w.access("east", token)}})
+		}
+		w.wait(time.Second)
+		w.wantsReasons("east", "SameCluster ")
+		server.Fail("namespaces", http.StatusServiceUnavailable, 0)
+		w.wait(6 * time.Minute)
+		w.wantsReasons("east", "SameCluster ")
+		server.Fail("namespaces", 0, 0)
+		server.Forbid("namespaces", true)
+		w.wait(6 * time.Minute)
+		w.wantsReasons("east", "")
 	})
 }
 

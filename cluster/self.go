@@ -62,6 +62,7 @@ type selfReader struct {
 	core  corev1client.CoreV1Interface
 	nodes metadata.Getter
 
+	identity        Identity  // as far as it was read
 	identityProblem string    // why the identity is not known completely, as last logged
 	regionDue       time.Time // when the region is to be read again
 }
