@@ -457,7 +457,7 @@ func (k *candidacy) clean(ctx context.Context, tasks []Task) {
 	errCleaned := errors.New("what was written is deleted")
 	err := k.elect(ctx, timing.Duration, func(term context.Context) error {
 		for _, t := range tasks {
-			if err := t.Clean(term, k.Target); err != nil {
+			if err := k.runClean(term, t); err != nil {
 				return err
 			}
 		}
@@ -470,6 +470,21 @@ func (k *candidacy) clean(ctx context.Context, tasks []Task) {
 			"or the cluster is out of reach")
 	default:
 		k.Log.Info("What was written into the cluster stays: deleting it failed", "error", cluster.ErrorText(err))
+	}
+}
+
+// runClean has a task delete what it wrote, again while that fails.
+func (k *candidacy) runClean(term context.Context, t Task) error {
+	for failures := 0; ; failures++ {
+		err := t.Clean(term, k.Target)
+		if err == nil || apierrors.IsForbidden(err) || term.Err() != nil {
+			return err
+		}
+		if failures == 0 {
+			k.Log.Info("What was written into the cluster was not deleted, which is tried again",
+				"error", cluster.ErrorText(err))
+		}
+		k.pause(term, k.campaign.options.Timing.Renew)
 	}
 }
 
