@@ -85,7 +85,7 @@ func (e *externalSlices) applied(key, map[string]int) {}
 // selector to who wrote them.
 func (e *externalSlices) desired(svc *serviceRecord) desiredSlices {
 	if svc.Namespace == metav1.NamespaceSystem || svc.external || svc.selector == nil {
-		return desiredSlices{keep: func(*discoveryv1.EndpointSlice) bool { return true }}
+		return desiredSlices{keep: keepAll}
 	}
 	e.mu.Lock()
 	workloads := slices.Collect(maps.Values(e.workloadsIn[svc.Namespace]))

@@ -118,10 +118,7 @@ func (f *federatedSlices) desired(svc *serviceRecord) desiredSlices {
 		w.Close()
 	}
 	if snapshot.View == nil { // no budget had room for it, or it is about to be published
-		return desiredSlices{keep: func(*discoveryv1.EndpointSlice) bool { return true }}
-	}
-	if !f.writer.linksKnown() {
-		snapshot = withUnknownMembers(snapshot)
+		return desiredSlices{keep: keepAll}
 	}
 	options, who := f.writer.options, f.ownership()
 	d := desiredSlices{
@@ -215,9 +212,8 @@ func (f *federatedSlices) ownership() ownership {
 
 // federatedGroups returns the endpoints of the members of a Service that this installation writes, and which of its
 // slices are left as they are: those of a cluster that was never synced, or may be linked again in a moment, and those
-// that another installation writes.
-// What no slice may hold does not pass the border of package view. Unless it is to divide the traffic by policies, it
-// returns all endpoints of each member.
+// that another installation writes. What no slice may hold does not pass the border of package view. With divide, the
+// endpoints of each member are those that its share of the traffic has; otherwise they are all.
 func federatedGroups(
 	s *serviceRecord, snapshot *federation.Snapshot, controlPlane string, who ownership, divide bool,
 ) (groups []*group, keep func(*discoveryv1.EndpointSlice) bool) {
@@ -238,7 +234,8 @@ func federatedGroups(
 		return nil, keep
 	}
 	waits = !who.held
-	all, divided := grouping{}, shares(nil)
+	all := grouping{}
+	var divided shares
 	if divide {
 		divided = sharesOf(s, snapshot, who.ownerOf)
 	}
@@ -304,21 +301,6 @@ func (g grouping) boundIdentities() {
 	}
 }
 
-// withUnknownMembers returns the Snapshot to use while not all objects that link clusters can be read: a
-// member whose cluster is not linked, as far as is known, counts as unknown.
-func withUnknownMembers(snapshot *federation.Snapshot) *federation.Snapshot {
-	next := *snapshot
-	next.Members = slices.Clone(snapshot.Members)
-	for i, m := range next.Members {
-		if m.Known && !m.Linked {
-			unknown := *m
-			unknown.Known = false
-			next.Members[i] = &unknown
-		}
-	}
-	return &next
-}
-
 // portsAtMember returns the Service's ports at a member's slice, under the Service's names, by which its
 // clients find them.
 func portsAtMember(
@@ -364,7 +346,7 @@ func (g grouping) addEndpoints(
 		if !slices.Contains(s.families, family) {
 			continue
 		}
-		if divided != nil && hostname == "" && !divided.write(origin.Cluster, from) {
+		if hostname == "" && !divided.write(origin.Cluster, from) {
 			continue
 		}
 		e := discoveryv1.Endpoint{
@@ -390,7 +372,7 @@ func (g grouping) addEndpoints(
 		case !skipsAny(w, ports):
 			t.identity = w.Identity(controlPlane, origin.TrustDomain)
 		}
-		into := g.groupFor(t, slices.Clone(ports))
+		into := g.groupFor(t, ports)
 		into.endpoints = append(into.endpoints, e)
 	}
 }

@@ -105,6 +105,8 @@ type desiredSlices struct {
 	undivided func() []*group // groups without a policy; nil for none
 }
 
+func keepAll(*discoveryv1.EndpointSlice) bool { return true }
+
 // newSliceWriter returns a sliceWriter without content.
 func newSliceWriter(
 	w *Writer, target *apply.Target, managedBy string, review func(context.Context, *apply.Target) error,
@@ -233,10 +235,10 @@ func (t *sliceWriter) reconcileService(ctx context.Context, k key) error {
 		t.content.applied(k, nil)
 		return nil // Kubernetes deletes its slices
 	}
-	service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: k.Namespace, Name: k.Name}}
 	if !isWhole {
 		return errNotWhole // what cannot be seen would be created again
 	}
+	service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: k.Namespace, Name: k.Name}}
 	if t.tracker.StaleSlices(service, have) {
 		return errBehind
 	}

@@ -115,12 +115,9 @@ func (w *Writer) connection(name string) *api.Connection {
 	return w.conns[name]
 }
 
-// linksKnown reports whether it is known which clusters are linked.
-func (w *Writer) linksKnown() bool { return watch.IsClosed(w.options.Links.AllApplied()) }
-
-// unlinked reports whether a cluster that is not linked was unlinked. Before the grace of Links is over one that was
-// never linked since this process started may be so again in a moment.
+// unlinked reports whether a cluster that is not linked was unlinked. It is not known before all Links were applied;
+// and before their grace is over, one that was never linked since this process started may be so again in a moment.
 func (w *Writer) unlinked(source string) bool {
 	all := w.options.Links
-	return watch.IsClosed(all.GraceOver()) || all.Seen()[source]
+	return watch.IsClosed(all.AllApplied()) && (watch.IsClosed(all.GraceOver()) || all.Seen()[source])
 }
