@@ -8,8 +8,8 @@ import (
 	"github.com/fingerpost/fingerpost/cluster/api"
 )
 
-// An index finds Services of the local cluster by what they depend on, so that an event of one linked cluster costs
-// what that cluster has here. The zero value is empty.
+// An index finds names of Services by what they depend on, so that an event of one linked cluster, or Link, costs what
+// that has here. The zero value is empty.
 type index[V comparable] struct {
 	mu       sync.Mutex
 	services map[V]map[api.Key]bool

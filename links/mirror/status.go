@@ -28,16 +28,14 @@ const (
 	kindService       = "Service"
 )
 
-// resultIndex has the results of the last plans by Link, so that a change of one costs what its Link has, and
-// not what all Links have.
+// resultIndex has the results of the last plans. It finds those of a Link, so that a change of one costs what its Link
+// has, and not what all Links have.
 type resultIndex struct {
-	byName map[api.Key][]serviceResult             // of the last plan for a name
-	byLink map[api.Key]map[api.Key][]serviceResult // by Link and name
+	byName map[api.Key][]serviceResult // of the last plan for a name
+	byLink index[api.Key]              // names
 }
 
-func newResultIndex() *resultIndex {
-	return &resultIndex{map[api.Key][]serviceResult{}, map[api.Key]map[api.Key][]serviceResult{}}
-}
+func newResultIndex() *resultIndex { return &resultIndex{byName: map[api.Key][]serviceResult{}} }
 
 // replaceResults replaces the results for a name, and returns the Links that this concerns; none if they are equal.
 func (x *resultIndex) replaceResults(name api.Key, results []serviceResult) (concerned []api.Key) {
@@ -48,29 +46,27 @@ func (x *resultIndex) replaceResults(name api.Key, results []serviceResult) (con
 	if x.byName[name] = results; len(results) == 0 {
 		delete(x.byName, name)
 	}
-	for _, r := range old {
-		if delete(x.byLink[r.link], name); len(x.byLink[r.link]) == 0 {
-			delete(x.byLink, r.link)
-		}
-	}
+	x.byLink.put(name, linksOf(results)...)
+	return linksOf(slices.Concat(old, results))
+}
+
+func linksOf(results []serviceResult) (all []api.Key) {
 	for _, r := range results {
-		if x.byLink[r.link] == nil {
-			x.byLink[r.link] = map[api.Key][]serviceResult{}
-		}
-		x.byLink[r.link][name] = append(x.byLink[r.link][name], r)
-	}
-	for _, r := range slices.Concat(old, results) {
-		if !slices.Contains(concerned, r.link) {
-			concerned = append(concerned, r.link)
+		if !slices.Contains(all, r.link) {
+			all = append(all, r.link)
 		}
 	}
-	return concerned
+	return all
 }
 
 // resultsOf returns the results for a Link's Services, sorted.
 func (x *resultIndex) resultsOf(link api.Key) (results []serviceResult) {
-	for _, some := range x.byLink[link] {
-		results = append(results, some...)
+	for _, name := range x.byLink.dependents(link) {
+		for _, r := range x.byName[name] {
+			if r.link == link {
+				results = append(results, r)
+			}
+		}
 	}
 	slices.SortFunc(results, func(a, b serviceResult) int {
 		return cmp.Or(strings.Compare(a.remote.Namespace, b.remote.Namespace),

@@ -76,11 +76,11 @@ func (k queueKey) ref() federation.Ref {
 //
 // # Locks
 //
-// mu guards the maps below it. It is a leaf: no API server, queue, log, record store or budget is called
-// under it. remoteEndpoints, budget, permissions and observedLeases have locks of their own. The last three call
-// nothing under them; remoteEndpoints reads a Snapshot, under the locks of the Loop and of the Store. Each
-// permission has another one, which is held while its access review is sent: the other workers wait
-// for the same answer.
+// mu guards the maps below it. It is a leaf but for the index of results, which has a lock of its own: no API server,
+// queue, log, record store or budget is called under it. remoteEndpoints, budget, permissions and observedLeases have
+// locks of their own. The last three call nothing under them; remoteEndpoints reads a Snapshot, under the locks of the
+// Loop and of the Store. Each permission has another one, which is held while its access review is sent: the other
+// workers wait for the same answer.
 type term struct {
 	*Mirror
 
@@ -104,7 +104,7 @@ type term struct {
 	localRefusal string                    // why the local cluster cannot be listed; empty if it can
 	remotes      map[string]*remoteCluster // by name; listed completely once
 	gateways     map[string]*gateway       // by cluster
-	results      *resultIndex
+	results      *resultIndex              // byLink is safe without mu
 }
 
 func newTerm(m *Mirror, engaged *api.Connection) *term {
@@ -230,10 +230,7 @@ func (t *term) enqueueLinkOf(cluster string) {
 func (t *term) enqueueOfLink(l *link) {
 	t.enqueueCluster(l.Cluster)
 	t.enqueue(probeService(l))
-	t.mu.Lock()
-	planned := slices.Collect(maps.Keys(t.results.byLink[l.Link]))
-	t.mu.Unlock()
-	t.enqueue(planned...)
+	t.enqueue(t.results.byLink.dependents(l.Link)...)
 }
 
 // enqueueNames enqueues every name in a namespace, or in all if that is empty, that something exists or may exist
