@@ -1,7 +1,6 @@
 package mirror
 
 import (
-	"strings"
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
@@ -127,8 +126,7 @@ func chargeableClusters(svc *corev1.Service) (clusters []string) {
 		return []string{cluster}
 	}
 	for _, m := range membershipOf(svc).remote {
-		_, cluster, _ := strings.Cut(m, "@")
-		clusters = append(clusters, cluster)
+		clusters = append(clusters, clusterOf(m))
 	}
 	return clusters
 }

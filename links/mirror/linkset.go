@@ -78,8 +78,8 @@ func (s *linkSet) probedOver(k api.Key) *link {
 
 // sameAround reports whether two linkSets lead to the same plans but for what their Links ask for.
 func (s *linkSet) sameAround(o *linkSet) bool {
-	return s.complete == o.complete && s.localSkipReason == o.localSkipReason &&
-		s.graceOver == o.graceOver && maps.Equal(s.servedByLinkerd, o.servedByLinkerd) && maps.Equal(s.seen, o.seen)
+	return s.complete == o.complete && s.localSkipReason == o.localSkipReason && s.graceOver == o.graceOver &&
+		maps.Equal(s.servedByLinkerd, o.servedByLinkerd) && maps.Equal(s.seen, o.seen)
 }
 
 // samePlans reports whether two Links lead to the same plans; o is nil for none.

@@ -104,8 +104,7 @@ func clustersOf(svc *corev1.Service) []string {
 	}
 	all := slices.Collect(maps.Keys(ownersOf(svc)))
 	for _, m := range membershipOf(svc).remote {
-		_, cluster, _ := strings.Cut(m, "@")
-		all = append(all, cluster)
+		all = append(all, clusterOf(m))
 	}
 	if cluster := svc.Labels[clusterLabel]; cluster != "" {
 		all = append(all, cluster)

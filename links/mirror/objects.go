@@ -116,15 +116,15 @@ func endpointPort(p corev1.ServicePort, number int32) corev1.EndpointPort {
 	return corev1.EndpointPort{Name: p.Name, Protocol: p.Protocol, AppProtocol: p.AppProtocol, Port: number}
 }
 
-func subsetOf(addresses []string, dead bool) (s endpointSubset) {
+func subsetOf(addresses []string, dead bool) endpointSubset {
+	var all []corev1.EndpointAddress
 	for _, ip := range addresses {
-		if dead {
-			s.NotReadyAddresses = append(s.NotReadyAddresses, corev1.EndpointAddress{IP: ip})
-		} else {
-			s.Addresses = append(s.Addresses, corev1.EndpointAddress{IP: ip})
-		}
+		all = append(all, corev1.EndpointAddress{IP: ip})
 	}
-	return s
+	if dead {
+		return endpointSubset{NotReadyAddresses: all}
+	}
+	return endpointSubset{Addresses: all}
 }
 
 // headlessEndpoints returns the cluster IPs of the mirrors of a headless Service's endpoints, by hostname.
@@ -238,8 +238,7 @@ func setMembers(f *corev1.Service, base string, u union, existing *corev1.Servic
 		}
 	}
 	for _, m := range u.foreignMembers {
-		_, cluster, _ := strings.Cut(m, "@")
-		keepOwner(cluster)
+		keepOwner(clusterOf(m))
 	}
 	setOwners(f, owners)
 	if remote = append(remote, u.foreignMembers...); len(remote) > 0 {

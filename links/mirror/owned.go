@@ -113,7 +113,8 @@ func isApplied(is metav1.Object, hash string, fields [][]string) bool {
 // sign annotates an object with the hash of what it is made of, and returns that. The version of the remote Service
 // alone is no reason to write.
 func sign(o metav1.Object, parts ...any) string {
-	annotations := maps.Clone(o.GetAnnotations())
+	annotations := map[string]string{}
+	maps.Copy(annotations, o.GetAnnotations())
 	delete(annotations, appliedAnnotation)
 	delete(annotations, versionAnnotation)
 	h := fnv.New64a()
@@ -122,9 +123,6 @@ func sign(o metav1.Object, parts ...any) string {
 		panic(err) // it is made of strings and numbers
 	}
 	_, _ = h.Write(text) // it cannot fail
-	if annotations == nil {
-		annotations = map[string]string{}
-	}
 	hash := fmt.Sprintf("%016x", h.Sum64())
 	if version, found := o.GetAnnotations()[versionAnnotation]; found {
 		annotations[versionAnnotation] = version
@@ -153,15 +151,15 @@ func serviceFields(svc *corev1.Service) [][]string {
 	all := markFields(svc)
 	for _, p := range svc.Spec.Ports {
 		port := fmt.Sprintf(`k:{"port":%d,"protocol":%q}`, p.Port, protocolOf(p))
-		for _, field := range []string{"f:name", "f:appProtocol", "f:targetPort", "f:port"} {
-			switch {
-			case field == "f:name" && p.Name == "":
-			case field == "f:appProtocol" && p.AppProtocol == nil:
-			case field == "f:targetPort" && p.TargetPort == intstr.IntOrString{}:
-			default:
+		add := func(field string, isSet bool) {
+			if isSet {
 				all = append(all, []string{"f:spec", "f:ports", port, field})
 			}
 		}
+		add("f:port", true)
+		add("f:name", p.Name != "")
+		add("f:appProtocol", p.AppProtocol != nil)
+		add("f:targetPort", p.TargetPort != intstr.IntOrString{})
 	}
 	return all
 }

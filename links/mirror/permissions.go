@@ -82,7 +82,7 @@ func (p *permissions) require(ctx context.Context, needed writePermission) error
 		if err != nil && !missing {
 			return fmt.Errorf("the permission to %s: %w", needed, err)
 		}
-		if missing && (never || r.allowed) {
+		if missing && never {
 			p.log.Info("A permission to write mirrors is missing",
 				"verb", needed.verb, "resource", needed.resource, "namespace", needed.namespace)
 		}

@@ -392,11 +392,11 @@ func (in *inputs) planMirror(m *mirrorInputs) namePlan {
 		p.keepService, p.keepEndpoints = exists, exists
 		return p
 	}
-	p, possible := in.planNamespace(l)
+	namespaceLabels, possible := in.planNamespace(l)
 	if !possible {
 		return m.failed(reasonMissingNamespace, missingNamespace(in.name.Namespace))
 	}
-	p.results = m.mirrored(svc.omitted)
+	p := namePlan{namespaceLabels: namespaceLabels, results: m.mirrored(svc.omitted)}
 	p.service = in.mirrorService(l, in.name, svc.Service)
 	if direct {
 		p.service.Labels[discoveryKey], p.service.Labels[remoteServiceLabel] = l.Cluster, m.remote.Name
@@ -463,16 +463,11 @@ func (in *inputs) chooseKind(mirror *corev1.Service, remote readiness) (problem 
 // planEndpointMirror plans the Service that represents one endpoint of a headless Service.
 func (in *inputs) planEndpointMirror(m *mirrorInputs) namePlan {
 	l, svc := m.link, m.parent.svc
-	if m.hostname == "" || l.skipReason != "" || l.Problem != "" || len(l.Gateway.Addresses) == 0 {
-		return namePlan{}
-	}
-	if !in.namespaceExists || m.parent.exists != present {
-		return namePlan{}
-	}
-	if !isHeadless(svc.Service) || unsuitable(svc.Service, in.name.Name) != "" || !mirrorsThroughGateway(l, svc) {
-		return namePlan{}
-	}
-	if m.parentMirror == nil || !isOurs(m.parentMirror) || !isHeadless(m.parentMirror) {
+	switch {
+	case m.hostname == "" || l.skipReason != "" || l.Problem != "" || len(l.Gateway.Addresses) == 0,
+		!in.namespaceExists || m.parent.exists != present,
+		!isHeadless(svc.Service) || !mirrorsThroughGateway(l, svc) || unsuitable(svc.Service, in.name.Name) != "",
+		m.parentMirror == nil || !isOurs(m.parentMirror) || !isHeadless(m.parentMirror):
 		return namePlan{}
 	}
 	p := namePlan{service: endpointMirrorService(l, in.name, m.hostname, svc.Service)}
@@ -501,16 +496,13 @@ func (in *inputs) planProbe() namePlan {
 	return p
 }
 
-// planNamespace returns a plan that creates a missing namespace, if that is allowed. It returns false if the
-// namespace is missing and stays so.
-func (in *inputs) planNamespace(l *link) (namePlan, bool) {
-	if in.namespaceExists {
-		return namePlan{}, true
+// planNamespace returns the labels of the missing namespace, which is to be created; nil if none is. It returns false
+// if the namespace is missing and stays so.
+func (in *inputs) planNamespace(l *link) (labels map[string]string, possible bool) {
+	if in.namespaceExists || !in.options.CreateNamespaces {
+		return nil, in.namespaceExists
 	}
-	if !in.options.CreateNamespaces {
-		return namePlan{}, false
-	}
-	return namePlan{namespaceLabels: map[string]string{mirroredLabel: "true", clusterLabel: l.Cluster}}, true
+	return map[string]string{mirroredLabel: "true", clusterLabel: l.Cluster}, true
 }
 
 // A unionMember is one Service of a federated one.
@@ -544,7 +536,7 @@ func (in *inputs) planFederated() namePlan {
 		}
 	}
 	for _, m := range was.remote {
-		_, cluster, _ := strings.Cut(m, "@")
+		cluster := clusterOf(m)
 		if in.linkOf(cluster) == nil && !in.linkGone(existing, cluster) {
 			u.foreignMembers = append(u.foreignMembers, m)
 			u.allOurs = u.allOurs && !in.servedByLinkerd[cluster]
@@ -591,10 +583,7 @@ func (in *inputs) addLocalMember(u *union, was membership) {
 		return
 	}
 	svc := in.localMember
-	if svc == nil || svc.Labels[federatedLabel] != "member" {
-		return
-	}
-	if !isHeadless(svc) && unsuitable(svc, in.name.Name) == "" {
+	if joinsFederated(svc) && !isHeadless(svc) && unsuitable(svc, in.name.Name) == "" {
 		u.members = append(u.members, unionMember{svc: svc})
 	}
 }
@@ -621,7 +610,7 @@ func (in *inputs) addRemoteMember(u *union, p *namePlan, l *link, r *remoteState
 	case exists == absent || !l.FederatedServiceSelector.Matches(labels.Set(svc.Labels)):
 		return
 	}
-	namespace, possible := in.planNamespace(l)
+	namespaceLabels, possible := in.planNamespace(l)
 	problem := unsuitable(svc.Service, in.name.Name)
 	switch {
 	case problem != "":
@@ -633,9 +622,7 @@ func (in *inputs) addRemoteMember(u *union, p *namePlan, l *link, r *remoteState
 	default:
 		result.mirrored, result.reason, result.message = true, reasonMirrored, svc.omitted
 		u.members = append(u.members, unionMember{link: l, svc: svc.Service})
-		if namespace.namespaceLabels != nil {
-			p.namespaceLabels = namespace.namespaceLabels
-		}
+		p.namespaceLabels = namespaceLabels
 	}
 	p.results = append(p.results, result)
 }
@@ -648,6 +635,12 @@ type membership struct {
 
 func (m membership) has(service, cluster string) bool {
 	return slices.Contains(m.remote, service+"@"+cluster)
+}
+
+// clusterOf returns the cluster of a member, service@cluster.
+func clusterOf(member string) string {
+	_, cluster, _ := strings.Cut(member, "@")
+	return cluster
 }
 
 func membershipOf(svc *corev1.Service) (m membership) {

@@ -92,9 +92,7 @@ func (e *remoteEndpoints) update(k queueKey) (old, now readiness) {
 		return readiness{}, readiness{}
 	}
 	now = e.readSnapshot(k)
-	if !now.equal(old) {
-		e.of[k.cluster].Put(k.Key, now)
-	}
+	e.of[k.cluster].Put(k.Key, now)
 	return old, now
 }
 
@@ -126,8 +124,8 @@ func mirrorsThroughGateway(l *link, svc *remoteService) bool {
 	return l.Selector.Matches(set) && !l.RemoteDiscoverySelector.Matches(set)
 }
 
-// reconcileEndpoints enqueues what a remote Service bears on, if the readiness of its endpoints has changed, or if
-// it is not given to clients any more. Its mirror, if that is headless, enqueues those of its endpoints.
+// reconcileEndpoints enqueues what a remote Service bears on, if the readiness of its endpoints has changed. Its mirror,
+// if that is headless, enqueues those of its endpoints.
 func (t *term) reconcileEndpoints(k queueKey) {
 	old, now := t.remoteEndpoints.update(k)
 	if !old.equal(now) {

@@ -20,6 +20,8 @@ const confirmAfter = 10 * time.Second
 // freeRemovals is how many mirrors and memberships of a cluster a listing may remove without confirmation.
 const freeRemovals = 3
 
+var serviceKind = api.Typed(corev1.SchemeGroupVersion, "services", "Service", &corev1.Service{})
+
 // A remoteCluster is the Services of one linked cluster, as one connection lists them. It is what an informer
 // fills.
 type remoteCluster struct {
@@ -145,8 +147,7 @@ func (t *term) readCluster(ctx context.Context, name string, conn *api.Connectio
 	r.connected.Store(true)
 	defer t.dropUnlinked()
 	defer r.connected.Store(false)
-	services := api.Typed(corev1.SchemeGroupVersion, "services", "Service", &corev1.Service{})
-	r.watcher = api.NewWatcher(conn, services, r)
+	r.watcher = api.NewWatcher(conn, serviceKind, r)
 	r.watcher.Run(ctx)
 	r.stopTimer()
 }

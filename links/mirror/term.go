@@ -31,9 +31,7 @@ type queueKey struct {
 }
 
 func (k queueKey) ref() federation.Ref {
-	return federation.Ref{
-		Cluster: federation.Cluster(k.cluster), Service: federation.Service{Namespace: k.Namespace, Name: k.Name},
-	}
+	return federation.Ref{Cluster: federation.Cluster(k.cluster), Service: federation.Service(k.Key)}
 }
 
 // A term is one period in which the local cluster's Lease is ours, with everything that is read and written
@@ -127,8 +125,7 @@ func newTerm(m *Mirror, engaged *api.Connection) *term {
 		Store: m.store, Queue: "mirror", Workers: workers,
 	})
 	t.remoteEndpoints.loop = t.names
-	services := api.Typed(corev1.SchemeGroupVersion, "services", "Service", &corev1.Service{})
-	t.services = api.NewInformer(engaged, services, trimLocal, t.localServiceChanged)
+	t.services = api.NewInformer(engaged, serviceKind, trimLocal, t.localServiceChanged)
 	ours := api.Typed(corev1.SchemeGroupVersion, "endpoints", "Endpoints", &endpoints{})
 	ours.Labels = clusterLabel
 	t.endpoints = api.NewInformer(t.local, ours, trimEndpoints, func(k api.Key) { t.enqueue(k) })
