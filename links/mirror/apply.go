@@ -1,6 +1,7 @@
 package mirror
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -78,8 +79,8 @@ func isHeadlessMirror(svc *corev1.Service) bool {
 	return svc != nil && isHeadless(svc) && isMirror(svc)
 }
 
-// applyPlan writes what differs from a plan: first a missing namespace, then the Service, then its Endpoints. A Service
-// whose creation is refused leaves its space to others until it is tried again.
+// applyPlan writes what differs from a plan: first a missing namespace, then the Service, then its Endpoints. A
+// Service whose creation is refused leaves its space to others until it is tried again.
 func (t *term) applyPlan(ctx context.Context, k api.Key, p namePlan, existing *corev1.Service) error {
 	if !p.keepService {
 		err := t.applyNamespaced(ctx, k, p, existing)
@@ -138,14 +139,20 @@ func (t *term) applyService(ctx context.Context, k api.Key, want, is *corev1.Ser
 		return t.deleteService(ctx, k, is)
 	}
 	hash := signService(want)
+	client := t.core.CoreV1().Services(k.Namespace)
 	if is == nil {
-		return t.createService(ctx, k, want)
+		t.log.Info("Creating a mirror", "service", k.String())
+		return create(ctx, t, client, "services", want, func(found *corev1.Service) error {
+			if found.DeletionTimestamp != nil || !isOurs(found) {
+				return errNameTaken{k, found}
+			}
+			return nil
+		})
 	}
 	if isApplied(is, hash, serviceFields(want)) {
 		return nil
 	}
 	t.log.V(1).Info("Applying a mirror", "service", k.String())
-	client := t.core.CoreV1().Services(k.Namespace)
 	version, err := takeOver(ctx, t, client, "services", is, shared)
 	if err != nil {
 		return err
@@ -166,11 +173,32 @@ type mirrorObject interface {
 
 // A mirrorClient is a client of Services or Endpoints in one namespace.
 type mirrorClient[T mirrorObject] interface {
+	Create(ctx context.Context, o T, options metav1.CreateOptions) (T, error)
 	Get(ctx context.Context, name string, options metav1.GetOptions) (T, error)
 	Patch(
 		ctx context.Context, name string, kind types.PatchType, patch []byte, options metav1.PatchOptions,
 		sub ...string,
 	) (T, error)
+}
+
+// create creates an object. If there is one already, taken returns why that is none of ours; nil if it is one.
+func create[T mirrorObject](
+	ctx context.Context, t *term, client mirrorClient[T], resource string, want T, taken func(found T) error,
+) error {
+	return t.withPermission(ctx, writePermission{"create", resource, want.GetNamespace()}, func() error {
+		_, err := client.Create(ctx, want, metav1.CreateOptions{FieldManager: fieldManager})
+		if !apierrors.IsAlreadyExists(err) {
+			return err
+		}
+		if err := t.permissions.require(ctx, writePermission{"get", resource, want.GetNamespace()}); err != nil {
+			return err
+		}
+		found, getErr := client.Get(ctx, want.GetName(), metav1.GetOptions{})
+		if getErr != nil {
+			return err
+		}
+		return cmp.Or(taken(found), err) // ours, which the watch has not delivered yet
+	})
 }
 
 // takeOver replaces those that wrote an object as a mirror, otherwise than by apply, as owners of its fields by us.
@@ -219,25 +247,6 @@ func (t *term) deleteService(ctx context.Context, k api.Key, is *corev1.Service)
 	})
 }
 
-func (t *term) createService(ctx context.Context, k api.Key, want *corev1.Service) error {
-	t.log.Info("Creating a mirror", "service", k.String())
-	client := t.core.CoreV1().Services(k.Namespace)
-	return t.withPermission(ctx, writePermission{"create", "services", k.Namespace}, func() error {
-		_, err := client.Create(ctx, want, metav1.CreateOptions{FieldManager: fieldManager})
-		if !apierrors.IsAlreadyExists(err) {
-			return err
-		}
-		if err := t.permissions.require(ctx, writePermission{"get", "services", k.Namespace}); err != nil {
-			return err
-		}
-		found, getErr := client.Get(ctx, k.Name, metav1.GetOptions{})
-		if getErr == nil && (found.DeletionTimestamp != nil || !isOurs(found)) {
-			return errNameTaken{k, found}
-		}
-		return err // the watch has not delivered it yet
-	})
-}
-
 // applyEndpoints makes the Endpoints that exist the planned ones.
 func (t *term) applyEndpoints(ctx context.Context, k api.Key, p namePlan, is *endpoints) error {
 	client := t.core.CoreV1().Endpoints(k.Namespace)
@@ -252,7 +261,12 @@ func (t *term) applyEndpoints(ctx context.Context, k api.Key, p namePlan, is *en
 	}
 	hash := signEndpoints(want)
 	if is == nil {
-		return t.createEndpoints(ctx, k, want)
+		return create(ctx, t, client, "endpoints", want, func(found *endpoints) error {
+			if found.Labels[clusterLabel] == "" {
+				return fmt.Errorf("the Endpoints %s exist already and are not a mirror: delete them", k)
+			}
+			return nil
+		})
 	}
 	if isApplied(is, hash, endpointsFields(want)) {
 		return nil
@@ -264,24 +278,6 @@ func (t *term) applyEndpoints(ctx context.Context, k api.Key, p namePlan, is *en
 	return t.withPermission(ctx, writePermission{"patch", "endpoints", k.Namespace}, func() error {
 		_, err := client.Apply(ctx, endpointsConfiguration(want, is.UID, version), applyOptions)
 		return ignoreNotFound(err)
-	})
-}
-
-func (t *term) createEndpoints(ctx context.Context, k api.Key, want *endpoints) error {
-	client := t.core.CoreV1().Endpoints(k.Namespace)
-	return t.withPermission(ctx, writePermission{"create", "endpoints", k.Namespace}, func() error {
-		_, err := client.Create(ctx, want, metav1.CreateOptions{FieldManager: fieldManager})
-		if !apierrors.IsAlreadyExists(err) {
-			return err
-		}
-		if err := t.permissions.require(ctx, writePermission{"get", "endpoints", k.Namespace}); err != nil {
-			return err
-		}
-		found, getErr := client.Get(ctx, k.Name, metav1.GetOptions{})
-		if getErr == nil && found.Labels[clusterLabel] == "" {
-			return fmt.Errorf("the Endpoints %s exist already and are not a mirror: delete them", k)
-		}
-		return err // the watch has not delivered them yet
 	})
 }
 
