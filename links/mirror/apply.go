@@ -155,7 +155,7 @@ func (t *term) applyService(ctx context.Context, k api.Key, want, is *corev1.Ser
 	t.log.V(1).Info("Applying a mirror", "service", k.String())
 	version, err := takeOver(ctx, t, client, "services", is, shared)
 	if err != nil {
-		return err
+		return ignoreNotFound(err)
 	}
 	return t.withPermission(ctx, writePermission{"patch", "services", k.Namespace}, func() error {
 		_, err := client.Apply(ctx, serviceConfiguration(want, is.UID, version), applyOptions)
@@ -273,7 +273,7 @@ func (t *term) applyEndpoints(ctx context.Context, k api.Key, p namePlan, is *en
 	}
 	version, err := takeOver(ctx, t, client, "endpoints", is, false)
 	if err != nil {
-		return err
+		return ignoreNotFound(err)
 	}
 	return t.withPermission(ctx, writePermission{"patch", "endpoints", k.Namespace}, func() error {
 		_, err := client.Apply(ctx, endpointsConfiguration(want, is.UID, version), applyOptions)
