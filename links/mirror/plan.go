@@ -498,7 +498,7 @@ func (in *inputs) planProbe() namePlan {
 
 // planNamespace returns the labels of the missing namespace, which is to be created; nil if none is. It returns false
 // if the namespace is missing and stays so.
-func (in *inputs) planNamespace(l *link) (labels map[string]string, possible bool) {
+func (in *inputs) planNamespace(l *link) (marks map[string]string, possible bool) {
 	if in.namespaceExists || !in.options.CreateNamespaces {
 		return nil, in.namespaceExists
 	}

@@ -124,8 +124,8 @@ func mirrorsThroughGateway(l *link, svc *remoteService) bool {
 	return l.Selector.Matches(set) && !l.RemoteDiscoverySelector.Matches(set)
 }
 
-// reconcileEndpoints enqueues what a remote Service bears on, if the readiness of its endpoints has changed. Its mirror,
-// if that is headless, enqueues those of its endpoints.
+// reconcileEndpoints enqueues what a remote Service bears on, if the readiness of its endpoints has changed. Its
+// mirror, if that is headless, enqueues those of its endpoints.
 func (t *term) reconcileEndpoints(k queueKey) {
 	old, now := t.remoteEndpoints.update(k)
 	if !old.equal(now) {
