@@ -379,15 +379,31 @@ func (s *Server) ApplyYAML(texts ...string) {
 	}
 }
 
-// Delete deletes an object by its kind, and reports whether there was one.
+// Delete deletes an object by its kind, and reports whether there was one. What is in a Namespace goes before it, as
+// on a cluster.
 func (s *Server) Delete(kind, namespace, name string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	resource, o := s.find(kind, namespace, name)
-	if o != nil {
-		s.deleteObject(resource, nameOf(o))
+	if o == nil {
+		return false
 	}
-	return o != nil
+	if resource == "namespaces" {
+		s.deleteContent(name)
+	}
+	s.deleteObject(resource, nameOf(o))
+	return true
+}
+
+// deleteContent deletes all objects in a namespace, in the order of their names. It needs mu.
+func (s *Server) deleteContent(namespace string) {
+	for _, resource := range slices.Sorted(maps.Keys(s.resources)) {
+		for _, object := range slices.Sorted(maps.Keys(s.resources[resource].objects)) {
+			if strings.HasPrefix(object, namespace+"/") {
+				s.deleteObject(resource, object)
+			}
+		}
+	}
 }
 
 // find returns an object by its kind, and its group resource; nil for none. It needs mu.

@@ -76,9 +76,10 @@ type reader interface {
 // federated Service one for each Link.
 func readInputs(r reader, all *linkSet, options *Options, k api.Key) *inputs {
 	in := &inputs{
-		options: options, linkSet: all, name: k, existing: r.readLocal(k),
-		namespaceExists: r.namespaceExists(k.Namespace), probe: all.probedOver(k),
+		options: options, linkSet: all, name: k, existing: r.readLocal(k), probe: all.probedOver(k),
 	}
+	// Services and Namespaces are watched apart: of a new Namespace the mirror that is in it may be seen first.
+	in.namespaceExists = in.existing != nil || r.namespaceExists(k.Namespace)
 	if in.probe != nil {
 		in.probeGateway = r.gateway(in.probe.Cluster)
 	}

@@ -446,6 +446,14 @@ func TestPlan(t *testing.T) {
 			},
 			"web-east label east web; east Mirrored",
 		},
+		{
+			"a mirror whose namespace its watch does not show yet", "web-east",
+			scene{
+				links: both, remote: only("east", service("web", direct)), missing: []string{"shop"},
+				local: []*corev1.Service{mirrored("web-east", "east")},
+			},
+			"web-east label east web; east Mirrored",
+		},
 
 		// Which Service has the name.
 		{
