@@ -199,6 +199,12 @@ func (o *linkOptions) manifestsFor(cmd *cobra.Command, name string, withLink boo
 	if err := o.setDomains(ctx, client); err != nil {
 		return nil, err
 	}
+	var link manifest
+	if withLink {
+		if link, err = o.newLink(ctx, client, name); err != nil { // before there is a token that nothing uses
+			return nil, err
+		}
+	}
 	token, expires, err := o.newToken(ctx, client)
 	if err != nil {
 		return nil, err
@@ -217,10 +223,6 @@ func (o *linkOptions) manifestsFor(cmd *cobra.Command, name string, withLink boo
 		manifests = append(manifests, o.newSecret(name, o.linkNamespace, kubeconfig))
 	}
 	if withLink {
-		link, err := o.newLink(ctx, client, name)
-		if err != nil {
-			return nil, err
-		}
 		manifests = append(manifests, link)
 	}
 	if !expires.IsZero() {

@@ -97,3 +97,24 @@ func TestLinkGen(t *testing.T) {
 		}
 	}
 }
+
+// No token is created for a Link that cannot be printed.
+func TestLinkGenWithoutGateway(t *testing.T) {
+	created := false
+	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		created = created || strings.HasSuffix(r.URL.Path, "/token")
+		http.NotFound(w, r)
+	}))
+	defer server.Close()
+	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
+	if err := os.WriteFile(kubeconfig, cmdtest.Kubeconfig(t, server, server.URL), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	link := []string{"link", "gen", "west", "--kubeconfig", kubeconfig, "--trust-domain", "w", "--cluster-domain", "w"}
+	for gateway, want := range map[string]bool{"--gateway": false, "--gateway=false": true} {
+		created = false
+		if out, err := fingerpost(t, append(link, gateway)...); err == nil || created != want {
+			t.Errorf("%s: a token was requested: %t, want %t: %v\n%s", gateway, created, want, err, out)
+		}
+	}
+}
