@@ -235,3 +235,29 @@ func TestGeneration(t *testing.T) {
 		}
 	}
 }
+
+// What is in a Namespace is deleted with it, and nothing can be created or applied there before it is applied again.
+func TestDeletedNamespace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, config := serve(t)
+		const text = "{apiVersion: v1, kind: Namespace, metadata: {name: ns}}"
+		s.ApplyYAML(text, "{apiVersion: v1, kind: Service, metadata: {name: web, namespace: ns}}")
+		services := must(kubernetes.NewForConfig(config)).CoreV1().Services("ns")
+		web := applycorev1.Service("web", "ns")
+		options := metav1.ApplyOptions{FieldManager: "test", Force: true}
+		if s.Delete("Namespace", "", "ns"); s.Get("services", "ns", "web") != nil {
+			t.Error("the Service is still there")
+		}
+		if _, err := services.Apply(t.Context(), web, options); !apierrors.IsNotFound(err) {
+			t.Errorf("it is applied: %v", err)
+		}
+		created := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "web"}}
+		if _, err := services.Create(t.Context(), created, metav1.CreateOptions{}); !apierrors.IsNotFound(err) {
+			t.Errorf("it is created: %v", err)
+		}
+		s.ApplyYAML(text)
+		if _, err := services.Apply(t.Context(), web, options); err != nil {
+			t.Error(err)
+		}
+	})
+}

@@ -43,11 +43,12 @@ type Server struct {
 	lacking        map[string]string // group resource that a token must not ask for
 	resources      map[string]*resource
 	events         []event
-	restored       int           // how often an older state was restored
-	withoutStreams bool          // lists are not streamed
-	multiplexes    bool          // connections that are opened from here on use HTTP/2
-	skew           time.Duration // how far its clock is ahead
-	expired        int           // the oldest version from which a watch may begin
+	restored       int             // how often an older state was restored
+	withoutStreams bool            // lists are not streamed
+	multiplexes    bool            // connections that are opened from here on use HTTP/2
+	skew           time.Duration   // how far its clock is ahead
+	expired        int             // the oldest version from which a watch may begin
+	deleted        map[string]bool // namespaces that were deleted: nothing can be created in them
 	audit          func(client, verb, resource string)
 	listRemainders map[string]listRemainder // what is left of lists that were read by pages, by continue token
 	changed        chan struct{}            // closed by the next event
@@ -127,7 +128,8 @@ var served = map[string][]string{
 func newServer(cluster, host string) *Server {
 	s := &Server{
 		cluster: cluster, version: 1,
-		tokens: map[string]bool{}, lacking: map[string]string{}, resources: map[string]*resource{},
+		tokens: map[string]bool{}, lacking: map[string]string{},
+		resources: map[string]*resource{}, deleted: map[string]bool{},
 		listRemainders: map[string]listRemainder{}, changed: make(chan struct{}),
 	}
 	for name, versions := range served {
@@ -379,8 +381,10 @@ func (s *Server) ApplyYAML(texts ...string) {
 	}
 }
 
-// Delete deletes an object by its kind, and reports whether there was one. What is in a Namespace goes before it, as
-// on a cluster.
+const namespaces = "namespaces" // the resource
+
+// Delete deletes an object by its kind, and reports whether there was one. What is in a Namespace goes before it, and
+// nothing can be created in it afterwards, as on a cluster.
 func (s *Server) Delete(kind, namespace, name string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -388,8 +392,9 @@ func (s *Server) Delete(kind, namespace, name string) bool {
 	if o == nil {
 		return false
 	}
-	if resource == "namespaces" {
+	if resource == namespaces {
 		s.deleteContent(name)
+		s.deleted[name] = true
 	}
 	s.deleteObject(resource, nameOf(o))
 	return true
@@ -503,6 +508,9 @@ func (s *Server) put(resource string, o *unstructured.Unstructured) {
 	}
 	if r.pruned {
 		unstructured.RemoveNestedField(o.Object, "status", "conditions")
+	}
+	if resource == namespaces {
+		delete(s.deleted, o.GetName())
 	}
 	o.SetGeneration(generationAfter(old, o))
 	s.recordEvent(resource, what, o, old)
@@ -885,6 +893,11 @@ func (s *Server) serveObject(w http.ResponseWriter, r *http.Request, req request
 	if req.name != "" && objects[name] == nil && (!applies || req.subresource != "") {
 		writeError(w, http.StatusNotFound, metav1.StatusReasonNotFound,
 			fmt.Sprintf("%s %q not found", req.groupResource(), req.name))
+		return
+	}
+	if s.deleted[req.namespace] && objects[name] == nil && (applies || req.verb == "create") {
+		writeError(w, http.StatusNotFound, metav1.StatusReasonNotFound,
+			fmt.Sprintf("%s %q not found", namespaces, req.namespace))
 		return
 	}
 	switch req.verb {
