@@ -652,11 +652,11 @@ func (s *Server) serveResource(w http.ResponseWriter, r *http.Request, req reque
 		of.answer(w, r)
 	case of.failing.code != 0:
 		of.failing.answer(w)
+	case forbidden:
+		writeError(w, http.StatusForbidden, metav1.StatusReasonForbidden, req.groupResource()+" is forbidden")
 	case !serves:
 		writeError(w, http.StatusNotFound, metav1.StatusReasonNotFound,
 			"the server could not find the requested resource")
-	case forbidden:
-		writeError(w, http.StatusForbidden, metav1.StatusReasonForbidden, req.groupResource()+" is forbidden")
 	case unstreamed:
 		writeError(w, http.StatusUnprocessableEntity, metav1.StatusReasonInvalid,
 			"sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled")
