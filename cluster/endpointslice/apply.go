@@ -9,6 +9,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
+
+	"github.com/fingerpost/fingerpost/cluster/apply"
 )
 
 // applyPlan carries out a plan, and returns all that failed. What is refused for one slice, as by a quota
@@ -26,7 +28,7 @@ func (t *sliceWriter) applyPlan(ctx context.Context, svc *serviceRecord, p slice
 		return ctx.Err() == nil && isResponse(err)
 	}
 	for _, es := range p.remove {
-		err := api.Delete(ctx, es.Name, deleteExactly(es))
+		err := api.Delete(ctx, es.Name, apply.IfUnchanged(es))
 		if apierrors.IsNotFound(err) {
 			err = nil
 		}

@@ -29,7 +29,7 @@ func (w *Writer) deleteOwn(term context.Context, t *apply.Target) error {
 			return term.Err()
 		}
 		es := &list.Items[i]
-		err := client.EndpointSlices(es.Namespace).Delete(term, es.Name, deleteExactly(es))
+		err := client.EndpointSlices(es.Namespace).Delete(term, es.Name, apply.IfUnchanged(es))
 		if err != nil && !apierrors.IsNotFound(err) {
 			failed = append(failed, err)
 			continue
@@ -41,10 +41,4 @@ func (w *Writer) deleteOwn(term context.Context, t *apply.Target) error {
 	}
 	t.Log.Info("Deleted all slices written into the cluster: none are wanted any more", "slices", len(list.Items))
 	return nil
-}
-
-// deleteExactly makes a deletion fail if the slice has changed.
-func deleteExactly(es *discoveryv1.EndpointSlice) metav1.DeleteOptions {
-	exactly := &metav1.Preconditions{UID: &es.UID, ResourceVersion: &es.ResourceVersion}
-	return metav1.DeleteOptions{Preconditions: exactly}
 }

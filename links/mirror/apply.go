@@ -243,7 +243,7 @@ func takeOver[T mirrorObject](
 func (t *term) deleteService(ctx context.Context, k api.Key, is *corev1.Service) error {
 	t.log.Info("Deleting a mirror", "service", k.String())
 	return t.withPermission(ctx, writePermission{"delete", "services", k.Namespace}, func() error {
-		return ignoreNotFound(t.core.CoreV1().Services(k.Namespace).Delete(ctx, k.Name, unchanged(is)))
+		return ignoreNotFound(t.core.CoreV1().Services(k.Namespace).Delete(ctx, k.Name, apply.IfUnchanged(is)))
 	})
 }
 
@@ -256,7 +256,7 @@ func (t *term) applyEndpoints(ctx context.Context, k api.Key, p namePlan, is *en
 		return nil
 	case want == nil:
 		return t.withPermission(ctx, writePermission{"delete", "endpoints", k.Namespace}, func() error {
-			return ignoreNotFound(client.Delete(ctx, k.Name, unchanged(is)))
+			return ignoreNotFound(client.Delete(ctx, k.Name, apply.IfUnchanged(is)))
 		})
 	}
 	hash := signEndpoints(want)
@@ -305,12 +305,6 @@ func ignoreNotFound(err error) error {
 		return nil
 	}
 	return err
-}
-
-// unchanged makes a deletion conditional on the version that was planned from.
-func unchanged(o metav1.Object) metav1.DeleteOptions {
-	uid, version := o.GetUID(), o.GetResourceVersion()
-	return metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid, ResourceVersion: &version}}
 }
 
 // withPermission writes if we have the permission, and counts the write.
