@@ -155,13 +155,9 @@ func (e *engagement) startReconciler(writer *federation.ClusterWriter, guard *gu
 
 // awaitListed has the reconciler keep nothing more of a kind once it is listed, or known to be absent.
 func (e *engagement) awaitListed(k kindInformer) {
-	select {
-	case <-k.Store.Synced():
-	case <-k.Absent():
-	case <-e.ctx.Done():
-		return
+	if k.WaitListed(e.ctx, k.Store.Synced()) {
+		e.reconciler.Listed(k.Kind)
 	}
-	e.reconciler.Listed(k.Kind)
 }
 
 // relistRefused lists the kinds anew of which something was refused.

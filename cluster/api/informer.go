@@ -28,11 +28,5 @@ func (i *Informer[R]) HasSynced() bool { return watch.IsClosed(i.Synced()) }
 // WaitComplete waits until what the Store lacks does not exist: all objects were listed, or the API server
 // does not serve the kind. It returns false if ctx ends first.
 func (i *Informer[R]) WaitComplete(ctx context.Context) bool {
-	select {
-	case <-i.Synced():
-	case <-i.Absent():
-	case <-ctx.Done():
-		return false
-	}
-	return true
+	return i.WaitListed(ctx, i.Synced())
 }

@@ -161,6 +161,18 @@ func (w *Watcher) Refused() <-chan struct{} { return w.refusedOnce }
 // objects. It may serve it later.
 func (w *Watcher) Absent() <-chan struct{} { return w.absentOnce }
 
+// WaitListed waits until all objects were listed, which closes synced, or the API server has not served the kind. It
+// returns false if ctx ends first.
+func (w *Watcher) WaitListed(ctx context.Context, synced <-chan struct{}) bool {
+	select {
+	case <-synced:
+	case <-w.Absent():
+	case <-ctx.Done():
+		return false
+	}
+	return true
+}
+
 func isExcess(err error) bool {
 	_, is := errors.AsType[*ExcessError](err)
 	return is
