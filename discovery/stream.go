@@ -251,27 +251,34 @@ func (v *serving) heartbeat(now time.Time) error {
 		return nil
 	}
 	if !now.Before(v.beat) {
-		if err := v.Send(v.protocol.Heartbeat); err != nil {
+		if err := v.sendHeartbeat(now); err != nil {
 			return err
-		}
-		v.beat = now.Add(v.protocol.FirstBeat)
-		if v.state.answer.Load() != nil {
-			v.delayBeat()
 		}
 	}
 	v.WakeBy(now, v.beat)
 	return nil
 }
 
-// beatEarly sends the next heartbeat now if it is due before half of the time is over that a stream waits for its turn:
-// it sends nothing meanwhile, and a client that has waited before would be without a message for too long.
+// beatEarly sends, before a stream waits for its turn, the heartbeat that is due in the first half of that wait. While
+// it waits it sends nothing, and the client may have had no message for some time already.
 func (v *serving) beatEarly() error {
-	now := time.Now()
-	if early := v.beat.Add(-v.engine.config.Admission.Patience / 2); v.protocol.Heartbeat == nil || now.Before(early) {
+	now, half := time.Now(), v.engine.config.Admission.Patience/2
+	if v.protocol.Heartbeat == nil || now.Add(half).Before(v.beat) {
 		return nil
 	}
+	return v.sendHeartbeat(now)
+}
+
+// sendHeartbeat sends a heartbeat, and sets when the next one is due.
+func (v *serving) sendHeartbeat(now time.Time) error {
+	if err := v.Send(v.protocol.Heartbeat); err != nil {
+		return err
+	}
 	v.beat = now.Add(v.protocol.FirstBeat)
-	return v.Send(v.protocol.Heartbeat)
+	if v.state.answer.Load() != nil {
+		v.delayBeat()
+	}
+	return nil
 }
 
 // delayBeat has the next heartbeat sent after the pause of a stream that has been answered. The pause begins when the
