@@ -121,8 +121,10 @@ func (r *Registry) Apply(spec Spec) error {
 	defer r.order.Unlock()
 	expectation := federation.Expectation{TrustDomain: spec.TrustDomain, Since: time.Now(), Local: spec.Local}
 	r.store.AddCluster(federation.Cluster(spec.Name), expectation)
-	r.updateTraffic(r.applySpec(spec), time.Now())
-	r.trafficChanged.Ring() // for what is due next
+	if s, differs := r.applySpec(spec); differs {
+		r.updateTraffic(s, time.Now())
+		r.trafficChanged.Ring() // for what is due next, and for clusters that need others now
+	}
 	return nil
 }
 
@@ -143,8 +145,8 @@ func (r *Registry) ApplyTraffic(name string, asked policy.Link, released string)
 	})
 }
 
-// applySpec sets what is wanted of a cluster, and returns its supervisor.
-func (r *Registry) applySpec(spec Spec) *supervisor {
+// applySpec sets what is wanted of a cluster, and returns its supervisor, and whether that differs from before.
+func (r *Registry) applySpec(spec Spec) (s *supervisor, differs bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	s, known := r.supervisors[spec.Name]
@@ -155,12 +157,13 @@ func (r *Registry) applySpec(spec Spec) *supervisor {
 		if r.ctx != nil {
 			r.startSupervisor(s)
 		}
-		return s
+		return s, true
 	}
-	if old, _ := s.spec.Load(); !old.equal(spec) {
+	old, _ := s.spec.Load()
+	if differs = !old.equal(spec); differs {
 		s.spec.Store(spec)
 	}
-	return s
+	return s, differs
 }
 
 // startSupervisor needs mu.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/fingerpost/fingerpost/federation"
 	"github.com/fingerpost/fingerpost/federation/policy"
+	"github.com/fingerpost/fingerpost/federation/watch"
 )
 
 // What is in force for a cluster follows from four things: what its Link asks for, what the cluster asks for itself,
@@ -80,10 +81,7 @@ func (r *Registry) followTraffic(ctx context.Context) {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
 	for {
-		var next time.Time
-		for _, s := range r.allSupervisors() {
-			r.whileCurrent(s, func() { next = earliest(next, r.updateTraffic(s, time.Now())) })
-		}
+		next := r.updateAllTraffic(time.Now())
 		if timer.Stop(); !next.IsZero() {
 			timer.Reset(time.Until(next))
 		}
@@ -96,32 +94,72 @@ func (r *Registry) followTraffic(ctx context.Context) {
 	}
 }
 
-// updateTraffic computes what is in force for a cluster, and returns when that changes; zero for never. It needs order.
-func (r *Registry) updateTraffic(s *supervisor, now time.Time) (next time.Time) {
-	spec, _ := s.spec.Load()
-	own := s.ownTraffic()
+// A trafficUpdate is what was put in force for a cluster, and is to be published.
+type trafficUpdate struct {
+	supervisor *supervisor
+	superseded <-chan struct{} // closes when its Spec is, of which another update follows
+	traffic    Traffic
+	next       time.Time // when that changes; zero for never
+
+	held        map[federation.Service]federation.HoldStatus // confirmed, and not empty
+	needing     nameCount                                    // Services that need the cluster, which is drained
+	needingHeld nameCount                                    // those that need what is held of it
+}
+
+func (u *trafficUpdate) isDrained() bool { return u.traffic.Drain.Percent == 100 }
+
+// updateAllTraffic computes what is in force for all clusters, and returns when that changes; zero for never. Who needs
+// them is looked for once for all of them, without order.
+func (r *Registry) updateAllTraffic(now time.Time) (next time.Time) {
+	var updates []*trafficUpdate
+	for _, s := range r.allSupervisors() {
+		r.whileCurrent(s, func() { updates = append(updates, r.enforceTraffic(s, now)) })
+	}
+	r.addNeeding(updates...)
+	for _, u := range updates {
+		r.whileCurrent(u.supervisor, func() { r.publishTraffic(u) })
+		next = earliest(next, u.next)
+	}
+	return next
+}
+
+// updateTraffic computes what is in force for one cluster. It needs order.
+func (r *Registry) updateTraffic(s *supervisor, now time.Time) {
+	u := r.enforceTraffic(s, now)
+	r.addNeeding(u)
+	r.publishTraffic(u)
+}
+
+// enforceTraffic puts in force what is asked for. It needs order.
+func (r *Registry) enforceTraffic(s *supervisor, now time.Time) *trafficUpdate {
+	spec, superseded := s.spec.Load()
+	own, name := s.ownTraffic(), federation.Cluster(s.name)
 	t := Traffic{Asked: spec.Traffic, Released: spec.Released, NoSelfDrain: own.refused}
 	t.Policy, t.Drain = inForce(spec, own, now)
 	if t.Region = t.Policy.Region; spec.Traffic.Region == "" {
 		t.NoRegion = own.noRegion
 	}
-	r.store.SetPolicy(federation.Cluster(s.name), t.Policy)
-	var holdEnds time.Time
+	r.store.SetPolicy(name, t.Policy)
+	u := &trafficUpdate{supervisor: s, superseded: superseded, traffic: t, next: t.Drain.Next}
 	if s.guard != nil {
 		s.guard.ask(spec.Traffic.WithdrawalGuard, spec.Released)
-		holdEnds = r.store.EndHolds(federation.Cluster(s.name), now)
-		t.Withdrawn = r.withdrawnOf(s)
+		u.next = earliest(u.next, r.store.EndHolds(name, now))
+		u.held = r.store.Holds(name)
+		maps.DeleteFunc(u.held, func(_ federation.Service, h federation.HoldStatus) bool {
+			return h.Until.IsZero() || h.Endpoints == 0
+		})
 	}
-	next = earliest(t.Drain.Next, holdEnds)
-	if t.Drain.Percent == 100 {
-		needed := r.needing(s.name, nil)
-		t.Drain.Needed, t.Drain.NeededBy = len(needed), needed[:min(len(needed), maxNamed)]
+	if u.isDrained() || len(u.held) > 0 {
+		u.next = earliest(u.next, now.Add(neededInterval))
 	}
-	if t.Drain.Percent == 100 || !holdEnds.IsZero() {
-		next = earliest(next, now.Add(neededInterval))
+	return u
+}
+
+// publishTraffic publishes what is in force in the Status of a cluster. It needs order.
+func (r *Registry) publishTraffic(u *trafficUpdate) {
+	if !watch.IsClosed(u.superseded) {
+		r.changeStatus(u.supervisor, func(status *Status) { status.Traffic = u.traffic })
 	}
-	r.changeStatus(s, func(status *Status) { status.Traffic = t })
-	return next
 }
 
 // earliest returns the earlier one of two times, of which zero is never.
@@ -151,67 +189,119 @@ func inForce(spec Spec, own ownTraffic, now time.Time) (p policy.Cluster, d Drai
 	return p, d
 }
 
-// withdrawnOf returns what is held of a cluster for Services that have nothing else.
-func (r *Registry) withdrawnOf(s *supervisor) *Withdrawn {
-	held := r.store.Holds(federation.Cluster(s.name))
-	maps.DeleteFunc(held, func(_ federation.Service, h federation.HoldStatus) bool {
-		return h.Until.IsZero() || h.Endpoints == 0
-	})
-	if len(held) == 0 {
+// addNeeding adds to updates which Services of the local cluster need their clusters. One pass over these Services is
+// enough for all updates.
+func (r *Registry) addNeeding(updates ...*trafficUpdate) {
+	local, isDrained := r.localAndDrained()
+	drained, held := map[federation.Cluster]*trafficUpdate{}, map[federation.Cluster]*trafficUpdate{}
+	for _, u := range updates {
+		name := federation.Cluster(u.supervisor.name)
+		if isDrained[name] = u.isDrained(); u.isDrained() {
+			drained[name] = u
+		}
+		if len(u.held) > 0 {
+			held[name] = u
+		}
+	}
+	if len(drained)+len(held) == 0 {
+		return
+	}
+
+	for svc, v := range r.store.Views(local).All() {
+		if v.Composition == nil {
+			continue
+		}
+		members, name := v.Composition.Members, svc.Namespace+"/"+svc.Name
+		if len(drained) > 0 {
+			r.addNeedingDrained(name, members, isDrained, drained)
+		}
+		if len(held) > 0 {
+			r.addNeedingHeld(name, members, held)
+		}
+	}
+	for _, u := range updates {
+		u.traffic.Drain.Needed, u.traffic.Drain.NeededBy = u.needing.count, u.needing.first
+		u.traffic.Withdrawn = u.withdrawn()
+	}
+}
+
+// addNeedingDrained adds a Service to the updates of clusters that are drained completely, and have a member with a
+// ready endpoint, if no cluster that is not has one.
+func (r *Registry) addNeedingDrained(
+	name string, members []federation.MemberRef, isDrained map[federation.Cluster]bool,
+	drained map[federation.Cluster]*trafficUpdate,
+) {
+	ready := func(m federation.MemberRef) bool { return r.store.View(m.Ref).HasReady() }
+	if slices.ContainsFunc(members, func(m federation.MemberRef) bool { return !isDrained[m.Cluster] && ready(m) }) {
+		return
+	}
+	for _, m := range members {
+		if u := drained[m.Cluster]; u != nil && u.needing.last != name && ready(m) {
+			u.needing.add(name)
+		}
+	}
+}
+
+// addNeedingHeld adds a Service to the updates of clusters of which a member is held, if no other cluster has a
+// member with a ready endpoint.
+func (r *Registry) addNeedingHeld(
+	name string, members []federation.MemberRef, held map[federation.Cluster]*trafficUpdate,
+) {
+	for _, m := range members {
+		u := held[m.Cluster]
+		if u == nil || u.needingHeld.last == name {
+			continue
+		}
+		_, isHeld := u.held[m.Service]
+		if isHeld && !slices.ContainsFunc(members, func(o federation.MemberRef) bool {
+			return o.Cluster != m.Cluster && r.store.View(o.Ref).HasReady()
+		}) {
+			u.needingHeld.add(name)
+		}
+	}
+}
+
+// A nameCount counts names, and has those of them that come first.
+type nameCount struct {
+	count int
+	first []string // sorted, at most maxNamed
+	last  string   // that was added
+}
+
+func (c *nameCount) add(name string) {
+	c.count, c.last = c.count+1, name
+	if len(c.first) == maxNamed && name > c.first[maxNamed-1] {
+		return
+	}
+	at, _ := slices.BinarySearch(c.first, name)
+	c.first = slices.Insert(c.first, at, name)
+	c.first = c.first[:min(len(c.first), maxNamed)]
+}
+
+// withdrawn returns what is held of a cluster for Services that have nothing else; nil for nothing.
+func (u *trafficUpdate) withdrawn() *Withdrawn {
+	if u.needingHeld.count == 0 {
 		return nil
 	}
-	services := r.needing(s.name, held)
-	if len(services) == 0 {
-		return nil
-	}
-	w := &Withdrawn{}
-	for _, h := range held {
+	w := &Withdrawn{Services: u.needingHeld.first, More: u.needingHeld.count - len(u.needingHeld.first)}
+	for _, h := range u.held {
 		w.Endpoints += h.Endpoints
 		if h.Until.After(w.Until) {
 			w.Until = h.Until
 		}
 	}
-	w.Services = services[:min(len(services), maxNamed)]
-	w.More = len(services) - len(w.Services)
 	return w
 }
 
-// needing returns the Services of the local cluster, sorted, that need their members of one cluster, because no other
-// member has a ready endpoint. If held is nil, members with a ready endpoint are needed, and other clusters that are
-// drained completely do not count. Otherwise members in held are needed, and every other cluster counts.
-func (r *Registry) needing(name string, held map[federation.Service]federation.HoldStatus) (services []string) {
-	local, drained := r.localAndDrained()
-	ready := func(m federation.MemberRef) bool { return r.store.View(m.Ref).HasReady() }
-	for svc, v := range r.store.Views(federation.Cluster(local)).All() {
-		if v.Composition == nil {
-			continue
-		}
-		needs, others := false, false
-		for _, m := range v.Composition.Members {
-			switch _, isHeld := held[m.Service]; {
-			case string(m.Cluster) == name:
-				needs = needs || isHeld || held == nil && ready(m)
-			case held != nil || !drained[string(m.Cluster)]:
-				others = others || ready(m)
-			}
-		}
-		if needs && !others {
-			services = append(services, svc.Namespace+"/"+svc.Name)
-		}
-	}
-	slices.Sort(services)
-	return services
-}
-
-// localAndDrained returns the local cluster, and which clusters are drained completely.
-func (r *Registry) localAndDrained() (local string, drained map[string]bool) {
-	drained = map[string]bool{}
+// localAndDrained returns the local cluster, and which clusters are drained completely, as was published.
+func (r *Registry) localAndDrained() (local federation.Cluster, drained map[federation.Cluster]bool) {
+	drained = map[federation.Cluster]bool{}
 	statuses, _ := r.Statuses()
 	for name, s := range statuses {
 		if s.Local {
-			local = name
+			local = federation.Cluster(name)
 		}
-		drained[name] = s.Traffic.Drain.Percent == 100
+		drained[federation.Cluster(name)] = s.Traffic.Drain.Percent == 100
 	}
 	return local, drained
 }
