@@ -134,8 +134,9 @@ func (e *Engine) addClaims(
 		weights[c.Addr] = c.Weight
 	}
 	held := map[string]int{}
+	asked := federation.ServicePort{Number: q.Port, Protocol: answer.Snapshot.Transport(q.Port)}
 	for _, v := range federation.Explain(answer.Snapshot, e.config.selected(q), place) {
-		claim := claimOf(v, e.store.State(v.Member.Origin.Cluster), q, place)
+		claim := claimOf(v, e.store.State(v.Member.Origin.Cluster), asked, place)
 		if v.Reason != federation.Duplicate { // it was sent, if at all, for the claim that counts
 			claim.HeldBy = holders[v.Addr]
 		}
@@ -179,7 +180,9 @@ func (x *Explanation) addGone(holders map[netip.AddrPort][]uint64) {
 const HeldByGuard = "held by the guard"
 
 // claimOf puts a Verdict into words.
-func claimOf(v federation.Verdict, state federation.ClusterState, asked Query, client federation.Place) Claim {
+func claimOf(
+	v federation.Verdict, state federation.ClusterState, asked federation.ServicePort, client federation.Place,
+) Claim {
 	m := v.Member
 	c := Claim{
 		Kept: v.Reason == federation.Kept, Why: v.Reason.String(), Guarded: v.Held,
@@ -217,9 +220,12 @@ func claimOf(v federation.Verdict, state federation.ClusterState, asked Query, c
 			c.Why = "clusters not listed yet"
 		}
 	case federation.Undeclared:
-		c.Why = fmt.Sprintf("port %d not declared", asked.Port)
+		c.Why = fmt.Sprintf("port %d not declared", asked.Number)
+		if other, declared := m.View.Port(asked.Number); declared {
+			c.Why = fmt.Sprintf("port %d is %s there, not %s", asked.Number, other.Protocol, asked.Protocol)
+		}
 	case federation.NoTarget:
-		if declares, declared := m.View.Port(asked.Port); declared {
+		if declares, declared := m.View.PortOf(asked.Number, asked.Protocol); declared {
 			c.Why = fmt.Sprintf("slice has no port %q", declares.Name)
 		} else {
 			c.Why = "slice has no ports"

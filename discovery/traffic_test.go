@@ -70,7 +70,7 @@ func TestTraffic(t *testing.T) {
 		v := &federation.View{Ports: ports, Composition: &federation.Composition{Union: true}, Policy: c.service}
 		for _, cluster := range []federation.Cluster{"local", "east", "west"} {
 			store.AddCluster(cluster, federation.Expectation{})
-			targets := []federation.Port{{Number: 8080, Name: "http", Protocol: "TCP"}}
+			targets := []federation.Port{{Number: 8080, Name: "http", Protocol: federation.TCP}}
 			slice := &federation.Slice{Name: "s", Ports: targets}
 			for i := range 2 {
 				slice.Endpoints = append(slice.Endpoints, &federation.Endpoint{

@@ -10,7 +10,7 @@ import (
 
 // bigView returns a View of n ready Pods on 200 nodes in three zones, 100 a Slice.
 func bigView(n int, localOnly bool) *View {
-	v := &View{Ports: []ServicePort{{80, "http", 8080}}, LocalOnly: localOnly}
+	v := &View{Ports: []ServicePort{{Number: 80, Name: "http", Target: 8080}}, LocalOnly: localOnly}
 	for i := range n {
 		if i%100 == 0 {
 			v.Slices = append(v.Slices, &Slice{

@@ -14,7 +14,7 @@ func TestHintsCountByMember(t *testing.T) {
 	writer := store.NewWriter("local")
 	hinted := func(first, second string) *View {
 		return &View{
-			Ports: []ServicePort{{80, "", 80}},
+			Ports: []ServicePort{{Number: 80, Name: "", Target: 80}},
 			Slices: []*Slice{{Name: "s", Ports: []Port{{Number: 80}}, Endpoints: []*Endpoint{
 				{Addr: addr(first), Ready: true, Detail: &Detail{Hints: []string{"z1"}}},
 				{Addr: addr(second), Ready: true, Detail: &Detail{Hints: []string{"z2"}}},

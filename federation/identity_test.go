@@ -48,7 +48,7 @@ func TestIdentityCounts(t *testing.T) {
 				}
 				if cluster == "local" {
 					k.Set(fed, &View{
-						Ports: []ServicePort{{80, "http", 8080}},
+						Ports: []ServicePort{{Number: 80, Name: "http", Target: 8080}},
 						Composition: &Composition{Union: true, Members: []MemberRef{
 							{Ref{"local", plain}, true}, {Ref{"attacker", plain}, false}, {Ref{"zurich", plain}, false},
 						}},

@@ -44,12 +44,15 @@ func drawView(t *rapid.T, svc Service) *View {
 		ExternalName: rapid.Float64().Draw(t, "external") < .05,
 		Opaque:       rapid.SampledFrom([]Ports{{}, {}, PortsOf(), PortsOf(PortRange{80, 80})}).Draw(t, "opaque"),
 		Ports: rapid.SampledFrom([][]ServicePort{
-			{{80, "http", 0}},
-			{{80, "http", 8080}},
-			{{80, "http", 8080}, {81, "alt", 8081}},
-			{{80, "", 0}},
-			{{80, "web", 8080}},
-			{{80, "alt", 8080}},
+			{{80, TCP, "http", 0}},
+			{{80, TCP, "http", 8080}},
+			{{80, TCP, "http", 8080}, {81, TCP, "alt", 8081}},
+			{{80, TCP, "", 0}},
+			{{80, TCP, "web", 8080}},
+			{{80, TCP, "alt", 8080}},
+			{{80, UDP, "http", 8080}},
+			{{80, TCP, "alt", 0}, {80, UDP, "http", 0}},
+			{{80, UDP, "http", 0}, {80, SCTP, "alt", 8081}},
 			nil,
 		}).Draw(t, "ports"),
 	}
@@ -104,6 +107,8 @@ func drawSlice(t *rapid.T, name, hinted string) *Slice {
 			{port(8080, "http")},
 			{port(8080, "http"), port(8081, "alt")},
 			{port(8080, "")},
+			{{Number: 8080, Protocol: UDP, Name: "http"}, {Number: 8080, Protocol: SCTP, Name: "alt"}},
+			{{Number: 8081, Protocol: UDP, Name: "http"}, port(8080, "alt")},
 			nil,
 		}).Draw(t, "targets"),
 	}
@@ -639,4 +644,4 @@ func TestLaws(t *testing.T) {
 	})
 }
 
-func port(number uint16, name string) Port { return Port{Number: number, Name: name, Protocol: "TCP"} }
+func port(number uint16, name string) Port { return Port{Number: number, Name: name, Protocol: TCP} }

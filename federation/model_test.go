@@ -118,10 +118,14 @@ func (m *model) answer(ref Ref, q Query, p Place) map[netip.AddrPort]string {
 		var mine []claim
 		for _, s := range v.Slices {
 			port := q.Port
-			if i := slices.IndexFunc(v.Ports, func(p ServicePort) bool { return p.Number == q.Port }); i >= 0 {
-				j := slices.IndexFunc(s.Ports, func(p Port) bool { return p.Name == v.Ports[i].Name })
+			isAsked := func(p ServicePort) bool { return p.Number == q.Port && p.Protocol == m.transport(ref, q.Port) }
+			if i := slices.IndexFunc(v.Ports, isAsked); i >= 0 {
+				find := func(are func(Port) bool) int {
+					return slices.IndexFunc(s.Ports, func(p Port) bool { return p.Protocol == v.Ports[i].Protocol && are(p) })
+				}
+				j := find(func(p Port) bool { return p.Name == v.Ports[i].Name })
 				if j < 0 {
-					j = slices.IndexFunc(s.Ports, func(p Port) bool { return p.Number == v.Ports[i].Target })
+					j = find(func(p Port) bool { return p.Number == v.Ports[i].Target })
 				}
 				if j < 0 {
 					continue
@@ -176,6 +180,29 @@ func (m *model) answer(ref Ref, q Query, p Place) map[netip.AddrPort]string {
 		out[a] = c.String() + usage(c.endpoint.Zone.String(), p.Zone, q.ZoneWeights)
 	}
 	return out
+}
+
+// transport returns the protocol of the port that clients mean by a number.
+func (m *model) transport(ref Ref, number uint16) Transport {
+	var of []Transport
+	add := func(ref Ref) {
+		if v := m.view(ref); v != nil {
+			for _, p := range v.Ports {
+				if p.Number == number {
+					of = append(of, p.Protocol)
+				}
+			}
+		}
+	}
+	if add(ref); len(of) == 0 {
+		for _, t := range m.terms(ref) {
+			add(t.Ref)
+		}
+	}
+	if len(of) == 0 {
+		return TCP
+	}
+	return slices.Min(of)
 }
 
 // overIPv6 reports whether the workload of an IPv4 address is also reached over IPv6.

@@ -92,10 +92,10 @@ func (p *Ports) UnmarshalBinary(b []byte) error {
 	return nil
 }
 
-// Valid reports whether a View from outside keeps what readers depend on: the order of its ports and slices, and
-// members that are distinct.
+// Valid reports whether a View from outside keeps what readers depend on: the order of its ports and slices, protocols
+// that there are, and members that are distinct.
 func (v *View) Valid() bool {
-	ports := slices.IsSortedFunc(v.Ports, ServicePort.compareNumbers)
+	ports := v.validPorts()
 	ordered := slices.IsSortedFunc(v.Slices, compareNames)
 	if v.Composition == nil {
 		return ports && ordered
@@ -108,4 +108,16 @@ func (v *View) Valid() bool {
 		seen[m] = true
 	}
 	return ports && ordered && (v.Composition.Union || len(seen) == 1)
+}
+
+func (v *View) validPorts() bool {
+	if slices.ContainsFunc(v.Ports, func(p ServicePort) bool { return p.Protocol > SCTP }) {
+		return false
+	}
+	for _, s := range v.Slices {
+		if slices.ContainsFunc(s.Ports, func(p Port) bool { return p.Protocol > SCTP }) {
+			return false
+		}
+	}
+	return slices.IsSortedFunc(v.Ports, ServicePort.comparePorts)
 }

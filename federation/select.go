@@ -49,6 +49,7 @@ type Query struct {
 type Selection struct {
 	snapshot *Snapshot
 	query    Query
+	protocol Transport // of the port
 	blocks   map[blockKey]*block
 	parts    map[part][]*Entry // sorted by Entry.compare
 
@@ -133,6 +134,7 @@ func selectWith(s *Snapshot, q Query, prev *Selection, t *trace) *Selection {
 	x := &Selection{
 		snapshot: s,
 		query:    q,
+		protocol: s.Transport(q.Port),
 		blocks:   make(map[blockKey]*block, len(prev.blocks)),
 		hinted:   map[*Origin]bool{},
 		stale:    map[*Origin]bool{},
@@ -170,7 +172,7 @@ func (x *Selection) leavesOut(m *Member) Reason {
 	case v.ExternalName:
 		return Alias // whatever slices name it
 	}
-	if _, declared := m.View.Port(x.query.Port); !declared && x.snapshot.View.Composition != nil {
+	if _, declared := m.View.PortOf(x.query.Port, x.protocol); !declared && x.snapshot.View.Composition != nil {
 		return Undeclared // only a Service that stands for itself serves a port it does not declare
 	}
 	return Kept
@@ -178,7 +180,7 @@ func (x *Selection) leavesOut(m *Member) Reason {
 
 // addMember adds what the slices of a member contribute.
 func (x *Selection) addMember(m *Member, prev *Selection, changes changes, t *trace) {
-	declares, declared := m.View.Port(x.query.Port)
+	declares, declared := m.View.PortOf(x.query.Port, x.protocol)
 	local := m.Origin.Filtered && m.View.LocalOnly
 	x.local = x.local || local
 	hinted, total := 0, 0
@@ -218,12 +220,15 @@ func (s *Slice) target(p ServicePort) uint16 {
 	return 0
 }
 
-// Target returns which of the slice's Ports is the Service's port p: the one with its name, or where
+// Target returns which of the slice's Ports is the Service's port p: of its protocol, the one with its name, or where
 // none has it (yet, after p was given another name) one with its number at the endpoints. It returns -1
 // for none.
 func (s *Slice) Target(p ServicePort) int {
 	number := -1
 	for i, own := range s.Ports {
+		if own.Protocol != p.Protocol {
+			continue
+		}
 		if own.Name == p.Name {
 			return i
 		}

@@ -15,7 +15,7 @@ import (
 // drawMember returns a View with enough endpoints for shares to divide them. Some addresses are claimed by more
 // than one cluster, some workloads in both families.
 func drawMember(t *rapid.T, c Cluster) *View {
-	v := &View{Ports: []ServicePort{{80, "http", 8080}}, LocalOnly: rapid.Float64().Draw(t, "local") < .2}
+	v := &View{Ports: []ServicePort{{Number: 80, Name: "http", Target: 8080}}, LocalOnly: rapid.Float64().Draw(t, "local") < .2}
 	hinted, dual := rapid.Float64().Draw(t, "hinted") < .3, rapid.Float64().Draw(t, "dual") < .3
 	n := rapid.IntRange(0, 12).Draw(t, "endpoints")
 	s := &Slice{Name: "v4", Ports: []Port{port(8080, "http")}}
@@ -80,7 +80,7 @@ func TestGiven(t *testing.T) {
 			}
 			s.SetPolicy(c, k.policy)
 		}
-		v := &View{Composition: composition, Policy: drawPolicy(t), Ports: []ServicePort{{80, "http", 8080}}}
+		v := &View{Composition: composition, Policy: drawPolicy(t), Ports: []ServicePort{{Number: 80, Name: "http", Target: 8080}}}
 		m.clusters["local"].views[fed] = v
 		s.NewWriter("local").Set(fed, v)
 		w := s.Watch(Ref{"local", fed})
@@ -153,7 +153,7 @@ func TestDivisionsOfNodes(t *testing.T) {
 func TestOnlyUnionsAreDivided(t *testing.T) {
 	s := policedStore(t, nil, map[Cluster]int{"east": 2})
 	s.NewWriter("local").Set(mirror, &View{
-		Ports:       []ServicePort{{80, "http", 8080}},
+		Ports:       []ServicePort{{Number: 80, Name: "http", Target: 8080}},
 		Composition: &Composition{Members: []MemberRef{{Ref: Ref{"east", plain}}}},
 		Policy:      &policy.Service{Prefer: []policy.Tier{{Local: true}}, WhenStale: policy.Drop},
 	})
@@ -173,7 +173,7 @@ func TestOnlyUnionsAreDivided(t *testing.T) {
 func policedStore(t *testing.T, p *policy.Service, endpoints map[Cluster]int) *Store {
 	t.Helper()
 	s := NewStore()
-	v := &View{Ports: []ServicePort{{80, "http", 8080}}, Composition: &Composition{Union: true}, Policy: p}
+	v := &View{Ports: []ServicePort{{Number: 80, Name: "http", Target: 8080}}, Composition: &Composition{Union: true}, Policy: p}
 	s.MarkClustersListed()
 	for _, c := range slices.Sorted(maps.Keys(endpoints)) {
 		s.AddCluster(c, Expectation{})

@@ -104,6 +104,26 @@ func (s *Snapshot) Declared(port uint16) uint16 {
 	return 0
 }
 
+// Transport returns which of the ports of a number is meant by clients, who name no protocol: that which the Service
+// itself declares, or, of a number that it does not declare, what a member does; of several the first.
+func (s *Snapshot) Transport(port uint16) Transport {
+	if s.View != nil {
+		if own, declared := s.View.Port(port); declared {
+			return own.Protocol
+		}
+	}
+	first, found := TCP, false
+	for _, m := range s.Members {
+		if m.View == nil {
+			continue
+		}
+		if p, declared := m.View.Port(port); declared && (!found || p.Protocol < first) {
+			first, found = p.Protocol, true
+		}
+	}
+	return first
+}
+
 // Unknown returns the members whose clusters were never synced.
 func (s *Snapshot) Unknown() []*Member {
 	var unknown []*Member

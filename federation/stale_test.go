@@ -11,7 +11,7 @@ func TestStaleSortsLast(t *testing.T) {
 		s.AddCluster(c, Expectation{})
 		writer := s.NewWriter(c)
 		writer.Set(plain, &View{
-			Ports: []ServicePort{{80, "", 80}},
+			Ports: []ServicePort{{Number: 80, Name: "", Target: 80}},
 			Slices: []*Slice{{
 				Name:      "s",
 				Ports:     []Port{{Number: 80}},

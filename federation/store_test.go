@@ -41,7 +41,7 @@ func federate(store *Store, local *ClusterWriter, clusters []Cluster, j int) *Wa
 		composition.Members = append(composition.Members, MemberRef{Ref: Ref{c, numbered(j)}})
 	}
 	svc := Service{"ns", numbered(j).Name + "-federated"}
-	local.Set(svc, &View{Ports: []ServicePort{{80, "http", 8080}}, Composition: composition})
+	local.Set(svc, &View{Ports: []ServicePort{{Number: 80, Name: "http", Target: 8080}}, Composition: composition})
 	return store.Watch(Ref{"local", svc})
 }
 
@@ -55,7 +55,7 @@ func fill(k *ClusterWriter, cluster, services int) {
 
 func oneEndpoint(cluster, n int) *View {
 	return &View{
-		Ports: []ServicePort{{80, "http", 8080}},
+		Ports: []ServicePort{{Number: 80, Name: "http", Target: 8080}},
 		Slices: []*Slice{{Name: "s", Ports: []Port{port(8080, "http")}, Endpoints: []*Endpoint{
 			{Addr: addr(fmt.Sprintf("10.%d.%d.%d", cluster, n>>8&0xff, n&0xff)), Ready: true},
 		}}},

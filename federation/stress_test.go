@@ -26,7 +26,7 @@ func TestPublishThenWake(t *testing.T) {
 	// missed.
 	view := func(cluster, round int) *View {
 		return &View{
-			Ports: []ServicePort{{80, "", 80}},
+			Ports: []ServicePort{{Number: 80, Name: "", Target: 80}},
 			Slices: []*Slice{{Name: "s", Ports: []Port{{Number: 80}}, Endpoints: []*Endpoint{
 				{Addr: netip.AddrFrom4([4]byte{10, byte(cluster), byte(round >> 8), byte(round)}), Ready: true},
 			}}},
@@ -46,7 +46,7 @@ func TestPublishThenWake(t *testing.T) {
 						{Ref{"local", svc}, true}, {Ref{"east", svc}, false}, {Ref{"west", svc}, false},
 					}
 					writer.Set(union, &View{
-						Ports:       []ServicePort{{80, "", 80}},
+						Ports:       []ServicePort{{Number: 80, Name: "", Target: 80}},
 						Composition: &Composition{true, terms[:1+round%3]},
 					})
 				}

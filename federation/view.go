@@ -2,6 +2,7 @@ package federation
 
 import (
 	"cmp"
+	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
@@ -29,7 +30,7 @@ type View struct {
 	LocalOnly    bool          // internalTrafficPolicy: Local
 	Malformed    string        // why clients cannot be served although the Service exists; empty if they can
 	Misread      string        // what its owner asks for that is not understood, for people; empty for nothing
-	Ports        []ServicePort // sorted by Number, one entry a number
+	Ports        []ServicePort // sorted by Number, then Protocol; one entry for both
 	Opaque       Ports         // ports whose protocol a proxy should not detect; not given: the server's default holds
 	Composition  *Composition  // nil: the Service consists of its own endpoints
 	Slices       []*Slice      // sorted by Name
@@ -45,19 +46,59 @@ type Declaration struct {
 	Opaque       Ports
 }
 
-// A ServicePort is a port that a Service declares. Its name may be empty.
+// A ServicePort is a port that a Service declares. A number may be that of several, of one Protocol each: who asks
+// for the number means the TCP port. Its name may be empty.
 type ServicePort struct {
-	Number uint16
-	Name   string
-	Target uint16 // number of the port at the endpoints, if the Service has one; 0: only the Slices do
+	Number   uint16
+	Protocol Transport
+	Name     string
+	Target   uint16 // number of the port at the endpoints, if the Service has one; 0: only the Slices do
 }
 
 // A Port is a port of endpoints, by the name that the Service gives it.
 type Port struct {
 	Number   uint16
+	Protocol Transport
 	Name     string
-	Protocol string // TCP, UDP or SCTP
 	App      string // the application protocol, if the slice has one
+}
+
+// A Transport is the protocol of a port below that of the application. The zero Transport is TCP, as where an object
+// names none.
+type Transport uint8
+
+// The protocols that Kubernetes has, in the order in which those of one number are meant.
+const (
+	TCP Transport = iota
+	UDP
+	SCTP
+)
+
+var transports = [...]string{TCP: "TCP", UDP: "UDP", SCTP: "SCTP"}
+
+// TransportOf returns the protocol of a name; that of no name is TCP.
+func TransportOf(name string) (t Transport, known bool) {
+	if name == "" {
+		return TCP, true
+	}
+	i := slices.Index(transports[:], name)
+	return Transport(max(0, i)), i >= 0
+}
+
+// String returns the name that Kubernetes has for it.
+func (t Transport) String() string { return transports[t] }
+
+// MarshalText returns the name.
+func (t Transport) MarshalText() ([]byte, error) { return []byte(t.String()), nil }
+
+// UnmarshalText sets what MarshalText returned.
+func (t *Transport) UnmarshalText(name []byte) error {
+	of, known := TransportOf(string(name))
+	if !known {
+		return fmt.Errorf("protocol %q is not TCP, UDP or SCTP", name)
+	}
+	*t = of
+	return nil
 }
 
 // A Composition is the Services of clusters that make up a Service as its clients see it. Members have
@@ -325,11 +366,22 @@ func (v *View) Count() (ready, notReady int) {
 	return ready, notReady
 }
 
-func (p ServicePort) compareNumbers(o ServicePort) int { return cmp.Compare(p.Number, o.Number) }
+func (p ServicePort) comparePorts(o ServicePort) int {
+	return cmp.Or(cmp.Compare(p.Number, o.Number), cmp.Compare(p.Protocol, o.Protocol))
+}
 
-// Port returns what the Service declares of its port n.
+// Port returns what the Service declares of its port n: of several protocols the first, so TCP if that is one.
 func (v *View) Port(n uint16) (ServicePort, bool) {
-	i, found := slices.BinarySearchFunc(v.Ports, ServicePort{Number: n}, ServicePort.compareNumbers)
+	i, _ := slices.BinarySearchFunc(v.Ports, ServicePort{Number: n}, ServicePort.comparePorts)
+	if i == len(v.Ports) || v.Ports[i].Number != n {
+		return ServicePort{}, false
+	}
+	return v.Ports[i], true
+}
+
+// PortOf returns what the Service declares of its port n of a protocol.
+func (v *View) PortOf(n uint16, t Transport) (ServicePort, bool) {
+	i, found := slices.BinarySearchFunc(v.Ports, ServicePort{Number: n, Protocol: t}, ServicePort.comparePorts)
 	if !found {
 		return ServicePort{}, false
 	}

@@ -89,7 +89,7 @@ func drawPublished(t *rapid.T) federation.Published {
 		}
 		for j := range rapid.IntRange(0, 2).Draw(t, "slices") {
 			s := &federation.Slice{
-				Name: fmt.Sprint(j), Ports: []federation.Port{{Number: 8080, Name: "http", Protocol: "TCP"}},
+				Name: fmt.Sprint(j), Ports: []federation.Port{{Number: 8080, Name: "http", Protocol: federation.TCP}},
 				Endpoints: []*federation.Endpoint{},
 			}
 			for range rapid.IntRange(0, 3).Draw(t, "endpoints") {
@@ -320,7 +320,7 @@ func sealed(content []byte) []byte {
 // A file of another version is not used, and not an error of the file.
 func TestVersion(t *testing.T) {
 	b := encoded(t, east(federation.Published{}))
-	b = bytes.Replace(b[:len(b)-4], []byte("checkpoint 2"), []byte("checkpoint 3"), 1)
+	b = bytes.Replace(b[:len(b)-4], []byte(format), []byte("fingerpost checkpoint 1"), 1)
 	if _, err := decode(sealed(b)); !errors.Is(err, errFormat) {
 		t.Errorf("it is read: %v", err)
 	}
@@ -331,7 +331,7 @@ func large(n int) federation.Published {
 	var p federation.Published
 	template := unique.Make(federation.Template{ServiceAccount: "default", ControlPlane: "linkerd", Hash: "5d4f8c7b9"})
 	for i := range n / 10 {
-		s := &federation.Slice{Name: "slice", Ports: []federation.Port{{Number: 8080, Name: "http", Protocol: "TCP"}}}
+		s := &federation.Slice{Name: "slice", Ports: []federation.Port{{Number: 8080, Name: "http", Protocol: federation.TCP}}}
 		for j := range 10 {
 			s.Endpoints = append(s.Endpoints, &federation.Endpoint{
 				Addr: netip.AddrFrom4([4]byte{10, byte(i >> 8), byte(i), byte(j)}), Ready: true,

@@ -28,7 +28,7 @@ import (
 	"github.com/fingerpost/fingerpost/federation/profile"
 )
 
-const format = "fingerpost checkpoint 2"
+const format = "fingerpost checkpoint 3"
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 

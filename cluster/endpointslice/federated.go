@@ -302,21 +302,18 @@ func (g grouping) boundIdentities() {
 }
 
 // portsAtMember returns the Service's ports at a member's slice, under the Service's names, by which its
-// clients find them.
+// clients find them. A member has a port if it declares one of that number and protocol, whatever its name.
 func portsAtMember(
 	s *serviceRecord, member *federation.View, slice *federation.Slice,
 ) (ports []discoveryv1.EndpointPort) {
 	for _, p := range s.ports {
 		protocol := protocolOf(p.Protocol)
-		i := -1
-		if declared, found := member.Port(uint16(p.Port)); found {
-			i = slice.Target(declared)
+		transport, _ := federation.TransportOf(string(protocol))
+		declared, found := member.PortOf(uint16(p.Port), transport)
+		if !found {
+			continue
 		}
-		if i < 0 || slice.Ports[i].Protocol != string(protocol) { // as where a number serves TCP and UDP
-			i = slices.IndexFunc(slice.Ports, func(own federation.Port) bool {
-				return own.Name == p.Name && own.Protocol == string(protocol)
-			})
-		}
+		i := slice.Target(declared)
 		if i < 0 {
 			continue
 		}
@@ -329,6 +326,7 @@ func portsAtMember(
 		}
 		ports = append(ports, port)
 	}
+	slices.SortFunc(ports, func(a, b discoveryv1.EndpointPort) int { return strings.Compare(*a.Name, *b.Name) })
 	return ports
 }
 

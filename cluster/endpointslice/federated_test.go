@@ -41,8 +41,8 @@ func (s *scene) holds(cluster string, addrs ...string) {
 	slice := &federation.Slice{
 		Name: "bb-1",
 		Ports: []federation.Port{
-			{Number: 8080, Name: "web", Protocol: "TCP", App: "http"},
-			{Number: 9090, Name: "metrics", Protocol: "TCP"},
+			{Number: 8080, Name: "web", Protocol: federation.TCP, App: "http"},
+			{Number: 9090, Name: "metrics", Protocol: federation.TCP},
 		},
 	}
 	for _, a := range addrs {
@@ -208,7 +208,7 @@ func TestSourceIsTakenOver(t *testing.T) {
 
 // holding returns a View of n meshed Pods, each with the account of its number.
 func holding(account func(int) string, n int) *federation.View {
-	slice := &federation.Slice{Name: "bb-1", Ports: []federation.Port{{Number: 8080, Name: "web", Protocol: "TCP"}}}
+	slice := &federation.Slice{Name: "bb-1", Ports: []federation.Port{{Number: 8080, Name: "web", Protocol: federation.TCP}}}
 	for i := range n {
 		slice.Endpoints = append(slice.Endpoints, &federation.Endpoint{
 			Addr: netip.AddrFrom4([4]byte{10, 1, byte(i / 250), byte(i%250 + 1)}), Ready: true,
@@ -274,22 +274,29 @@ func TestOptIn(t *testing.T) {
 	}
 }
 
-// A port leads to where the member's own declaration leads, and if that has another protocol, to the port
-// of its name.
+// A port leads to where the member's own declaration of that number and protocol leads, whatever its name is. Its
+// name leads nowhere: it may be that of another port.
 func TestPortsAtMember(t *testing.T) {
 	member := &federation.View{Ports: []federation.ServicePort{
-		{Number: 53, Name: "dns-tcp", Target: 5353}, {Number: 80, Name: "web", Target: 8080},
+		{Number: 53, Name: "dns-tcp", Target: 5353}, {Number: 53, Protocol: federation.UDP, Name: "dns"},
+		{Number: 80, Name: "web", Target: 8080},
+		{Number: 443, Name: "https"}, {Number: 8080, Name: "http"},
 	}}
 	slice := &federation.Slice{Ports: []federation.Port{
-		{Number: 5353, Name: "dns-tcp", Protocol: "TCP"},
-		{Number: 5300, Name: "dns", Protocol: "UDP"},
-		{Number: 8080, Name: "web", Protocol: "TCP"},
+		{Number: 5353, Name: "dns-tcp", Protocol: federation.TCP},
+		{Number: 5300, Name: "dns", Protocol: federation.UDP},
+		{Number: 8080, Name: "web", Protocol: federation.TCP},
+		{Number: 9000, Name: "http", Protocol: federation.TCP},
+		{Number: 8443, Name: "https", Protocol: federation.UDP},
 	}}
 	svc := &serviceRecord{ports: []corev1.ServicePort{
 		{Name: "dns", Port: 53, Protocol: corev1.ProtocolUDP},
 		{Name: "dns-tcp", Port: 53, Protocol: corev1.ProtocolTCP},
 		{Name: "http", Port: 80},
+		{Name: "https", Port: 443}, // the slice has it as UDP only
 		{Name: "none", Port: 81},
+		{Name: "web", Port: 82},
+		{Name: "dns-sctp", Port: 53, Protocol: corev1.ProtocolSCTP},
 	}}
 	var got []string
 	for _, p := range portsAtMember(svc, member, slice) {

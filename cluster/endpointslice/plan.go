@@ -56,7 +56,7 @@ type groupKey struct {
 }
 
 func newGroupKey(t traits, ports []discoveryv1.EndpointPort) groupKey {
-	return groupKey{t, endpointsliceutil.NewPortMapKey(ports)} // which sorts them
+	return groupKey{t, endpointsliceutil.NewPortMapKey(slices.Clone(ports))} // which sorts them by a hash
 }
 
 // compareKeys orders groups.
@@ -118,7 +118,7 @@ func planFor(svc *serviceRecord, groups []*group, have []*discoveryv1.EndpointSl
 			p.remove = append(p.remove, es)
 			continue
 		}
-		k := newGroupKey(traitsOf(es), slices.Clone(es.Ports))
+		k := newGroupKey(traitsOf(es), es.Ports)
 		left[k] = append(left[k], es)
 	}
 	for _, g := range groups {

@@ -3,7 +3,6 @@ package view
 import (
 	"fmt"
 	"net/netip"
-	"slices"
 	"strings"
 	"sync"
 	"unicode/utf8"
@@ -177,17 +176,12 @@ func (o *omissions) app(s string) string {
 	return s
 }
 
-// protocol returns the transport protocol of a port: TCP by default, empty if it is unknown.
-func (o *omissions) protocol(p corev1.Protocol) string {
-	if p == "" {
-		return string(corev1.ProtocolTCP)
+// protocol returns the transport protocol of a port, or false and a report if there is no such.
+func (o *omissions) protocol(p corev1.Protocol) (t federation.Transport, known bool) {
+	if t, known = federation.TransportOf(string(p)); !known {
+		o.addf("a port with protocol %s", string(p))
 	}
-	known := []corev1.Protocol{corev1.ProtocolTCP, corev1.ProtocolUDP, corev1.ProtocolSCTP}
-	if i := slices.Index(known, p); i >= 0 {
-		return string(known[i])
-	}
-	o.addf("a port with protocol %s", string(p))
-	return ""
+	return t, known
 }
 
 // A border reports what is left out of the objects of one cluster. The informers of all kinds use it at

@@ -36,23 +36,24 @@ func newView(cluster federation.Cluster, svc *corev1.Service, out *omissions) fe
 	return v
 }
 
-// servicePorts returns the ports of a Service by number. Where TCP and UDP share a number, proxies mean the
-// TCP port.
+// servicePorts returns the ports of a Service by number and protocol.
 func servicePorts(declared []corev1.ServicePort, out *omissions) (ports []federation.ServicePort) {
-	sorted := slices.Clone(firstOf(out, "ports", declared, maxPorts))
-	slices.SortStableFunc(sorted, func(a, b corev1.ServicePort) int {
-		return cmp.Or(cmp.Compare(a.Port, b.Port),
-			cmp.Compare(protocolRank(a.Protocol), protocolRank(b.Protocol)))
-	})
-	for _, p := range sorted {
+	for _, p := range firstOf(out, "ports", declared, maxPorts) {
 		n, is := portNumber(p.Port)
-		same := len(ports) > 0 && ports[len(ports)-1].Number == n
-		if !is || same || !out.validText("a port: its name", p.Name, maxLabel) {
+		protocol, known := out.protocol(p.Protocol)
+		if !is || !known || !out.validText("a port: its name", p.Name, maxLabel) {
 			continue
 		}
-		ports = append(ports, federation.ServicePort{Number: n, Name: p.Name, Target: targetPort(p)})
+		ports = append(ports, federation.ServicePort{
+			Number: n, Protocol: protocol, Name: p.Name, Target: targetPort(p),
+		})
 	}
-	return ports
+	slices.SortStableFunc(ports, func(a, b federation.ServicePort) int {
+		return cmp.Or(cmp.Compare(a.Number, b.Number), cmp.Compare(a.Protocol, b.Protocol))
+	})
+	return slices.CompactFunc(ports, func(a, b federation.ServicePort) bool {
+		return a.Number == b.Number && a.Protocol == b.Protocol
+	})
 }
 
 // targetPort returns the number of a Service's port at its endpoints, or 0 if each of them has its own.
@@ -64,13 +65,6 @@ func targetPort(p corev1.ServicePort) uint16 {
 		return number
 	}
 	return 0
-}
-
-func protocolRank(p corev1.Protocol) int {
-	if p == corev1.ProtocolTCP || p == "" {
-		return 0
-	}
-	return 1
 }
 
 // newComposition returns the members of a Service that stands for others, or why they are malformed; nil

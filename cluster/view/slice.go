@@ -126,11 +126,11 @@ func appendSlicePort(
 	if !is || !out.validText("a port: its name", name, maxLabel) {
 		return to
 	}
-	port := federation.Port{Number: n, Name: name, Protocol: out.protocol(protocol), App: out.app(app)}
-	if port.Protocol == "" {
+	transport, known := out.protocol(protocol)
+	if !known {
 		return to
 	}
-	return append(to, port)
+	return append(to, federation.Port{Number: n, Protocol: transport, Name: name, App: out.app(app)})
 }
 
 func deref[T any](p *T) (v T) {

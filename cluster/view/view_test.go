@@ -133,9 +133,13 @@ func TestServicePorts(t *testing.T) {
 		{Port: 53, Name: "dns-udp", Protocol: corev1.ProtocolUDP},
 		{Port: 53, Name: "dns-tcp", Protocol: corev1.ProtocolTCP},
 		{Port: 80, TargetPort: intstr.FromString("http")},
+		{Port: 53, Name: "again", Protocol: corev1.ProtocolUDP},
+		{Port: 54, Name: "odd", Protocol: "QUIC"},
 	}}}, &omissions{})
 	want := []federation.ServicePort{
-		{Number: 53, Name: "dns-tcp", Target: 53}, {Number: 80}, {Number: 443, Name: "https", Target: 8443},
+		{Number: 53, Name: "dns-tcp", Target: 53},
+		{Number: 53, Protocol: federation.UDP, Name: "dns-udp", Target: 53},
+		{Number: 80}, {Number: 443, Name: "https", Target: 8443},
 	}
 	if diff := cmp.Diff(want, v.Ports); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)

@@ -290,7 +290,7 @@ func (w *World) candidatesThat(m member, q Question, are func(discoveryv1.Endpoi
 		if serviceOf(slice) != m.service.Name {
 			continue
 		}
-		port := targetPort(m, slice, q.Port)
+		port := targetPort(m, slice, q.Port, w.protocolOf(q))
 		if port == 0 {
 			continue
 		}
@@ -352,14 +352,14 @@ func serviceOf(slice *discoveryv1.EndpointSlice) string {
 }
 
 // targetPort is the number of a Service's port at the endpoints of a slice; 0 for none.
-func targetPort(m member, slice *discoveryv1.EndpointSlice, requested uint16) uint16 {
+func targetPort(m member, slice *discoveryv1.EndpointSlice, requested uint16, protocol corev1.Protocol) uint16 {
 	// A port without a number is as good as none (B29), and a slice without ports leads nowhere.
 	ports := slices.DeleteFunc(slices.Clone(slice.Ports),
 		func(p discoveryv1.EndpointPort) bool { return p.Port == nil })
 	if len(ports) == 0 {
 		return 0
 	}
-	declared := declares(m.service, requested)
+	declared := declares(m.service, requested, protocol)
 	if declared == nil {
 		// A port that is not declared is taken as it is; but a member that does not declare it contributes nothing.
 		if m.plain {
@@ -370,6 +370,7 @@ func targetPort(m member, slice *discoveryv1.EndpointSlice, requested uint16) ui
 	var byNumber uint16
 	for _, p := range ports {
 		switch {
+		case transport(p.Protocol) != protocol: // the same name, or number, of another port
 		case p.Name != nil && *p.Name == declared.Name, p.Name == nil && declared.Name == "":
 			return uint16(*p.Port)
 		case *p.Port == int32(declared.TargetPort.IntValue()) && declared.TargetPort.Type == intstr.Int:
@@ -379,15 +380,41 @@ func targetPort(m member, slice *discoveryv1.EndpointSlice, requested uint16) ui
 	return byNumber
 }
 
-// declares returns the Service's port of a number; nil for none.
-func declares(svc *corev1.Service, number uint16) (declared *corev1.ServicePort) {
+// declares returns the Service's port of a number and a protocol; nil for none.
+func declares(svc *corev1.Service, number uint16, protocol corev1.Protocol) *corev1.ServicePort {
 	for _, p := range svc.Spec.Ports {
-		// Where a number serves TCP and UDP, the TCP port is meant.
-		if p.Port == int32(number) && (declared == nil || p.Protocol == corev1.ProtocolTCP) {
-			declared = &p
+		if p.Port == int32(number) && transport(&p.Protocol) == protocol {
+			return &p
 		}
 	}
-	return declared
+	return nil
+}
+
+// protocolOf is what a client means, who names a number: what the Service itself has there, or its members have, if it
+// has nothing; TCP before UDP before SCTP.
+func (w *World) protocolOf(q Question) corev1.Protocol {
+	svc := w.Local.Services[q.Service]
+	members, _ := w.members(svc)
+	others := make([]*corev1.Service, 0, len(members))
+	for _, m := range members {
+		others = append(others, m.service)
+	}
+	for _, among := range [][]*corev1.Service{{svc}, others} {
+		for _, protocol := range []corev1.Protocol{corev1.ProtocolTCP, corev1.ProtocolUDP, corev1.ProtocolSCTP} {
+			if slices.ContainsFunc(among, func(s *corev1.Service) bool { return declares(s, q.Port, protocol) != nil }) {
+				return protocol
+			}
+		}
+	}
+	return corev1.ProtocolTCP
+}
+
+// transport is the protocol of a port; none is TCP.
+func transport(p *corev1.Protocol) corev1.Protocol {
+	if p == nil || *p == "" {
+		return corev1.ProtocolTCP
+	}
+	return *p
 }
 
 // near leaves what a client on a node should use of its own cluster's addresses, among those of all that it may use.
@@ -461,7 +488,7 @@ func (w *World) compareClaims(q Question, a, b candidate) int {
 	if c := a.addr.Compare(b.addr); c != 0 {
 		return c
 	}
-	declared := declares(a.service, q.Port) != nil // b's too: members of a union that do not are left out
+	declared := declares(a.service, q.Port, w.protocolOf(q)) != nil // b's too: members of a union that do not are left out
 	unproven := func(c candidate) int {
 		if !declared { // such ports share one Set, so ports that a proxy skips cannot count
 			c.addr = netip.AddrPortFrom(c.addr.Addr(), 0)

@@ -22,28 +22,29 @@ func copyPorts(svc *corev1.Service) []corev1.ServicePort {
 	return ports
 }
 
-// A portUnion is the ports of several Services. An earlier Service's port counts.
+// A portUnion is the ports of several Services, each once: a port is a number and a protocol, and two Services that
+// name it differently mean the same one. An earlier Service's port counts.
 type portUnion struct{ ports []corev1.ServicePort }
 
 // merge adds the ports of another Service, up to the number that a Service may have. It returns how they
 // conflict with the ports before them; empty if they do not.
 func (u *portUnion) merge(ports []corev1.ServicePort) string {
 	var conflicts []string
-	before := map[int32][]corev1.ServicePort{} // by number
+	before := map[portIdentity]corev1.ServicePort{}
 	for _, p := range u.ports {
-		before[p.Port] = append(before[p.Port], p)
+		before[identityOf(p)] = p
 	}
 	for _, p := range ports {
-		others := before[p.Port]
-		switch {
-		case len(others) == 0 && len(u.ports) >= maxPorts:
+		switch o, known := before[identityOf(p)]; {
+		case !known && len(u.ports) >= maxPorts:
 			conflicts = append(conflicts, fmt.Sprintf("port %d is one too many: older members have %d",
 				p.Port, maxPorts))
-		case len(others) == 0:
+		case !known:
 			u.ports = append(u.ports, p)
-		case !slices.ContainsFunc(others, func(o corev1.ServicePort) bool { return samePort(o, p) }):
+			before[identityOf(p)] = p
+		case !samePort(o, p):
 			conflicts = append(conflicts, fmt.Sprintf("port %d is %s here and %s in an older member, which counts",
-				p.Port, describePort(p), describePort(others[0])))
+				p.Port, describePort(p), describePort(o)))
 		}
 	}
 	if n := len(conflicts); n > maxOmitted {
@@ -93,8 +94,17 @@ func unusedName(p corev1.ServicePort, taken map[string]bool) string {
 	}
 }
 
+// portIdentity is what makes a port of a Service: the names of clusters for it differ.
+type portIdentity struct {
+	number   int32
+	protocol corev1.Protocol
+}
+
+func identityOf(p corev1.ServicePort) portIdentity { return portIdentity{p.Port, protocolOf(p)} }
+
+// samePort reports whether two of one identity do not differ.
 func samePort(a, b corev1.ServicePort) bool {
-	return a.Name == b.Name && appProtocol(a) == appProtocol(b) && protocolOf(a) == protocolOf(b)
+	return a.Name == b.Name && appProtocol(a) == appProtocol(b)
 }
 
 func appProtocol(p corev1.ServicePort) string {

@@ -93,16 +93,11 @@ func validAnnotation(k, v string) bool {
 // out, and so is the second of two with the same. An invalid name is replaced; an invalid appProtocol or
 // target is removed.
 func validPorts(all []corev1.ServicePort, omitted []string) ([]corev1.ServicePort, []string) {
-	type identity struct {
-		number   int32
-		protocol corev1.Protocol
-	}
-	seen := map[identity]bool{}
+	seen := map[portIdentity]bool{}
 	var ports []corev1.ServicePort
 	for _, p := range all {
-		protocol := protocolOf(p)
-		id := identity{p.Port, protocol}
-		switch protocol {
+		id := identityOf(p)
+		switch id.protocol {
 		case corev1.ProtocolTCP, corev1.ProtocolUDP, corev1.ProtocolSCTP:
 		default:
 			omitted = append(omitted, fmt.Sprintf("port %d of protocol %s", p.Port, quoted(string(p.Protocol))))

@@ -97,7 +97,7 @@ func fleetService(i int) federation.Service {
 }
 
 func fleetView(endpoints int) *federation.View {
-	s := &federation.Slice{Name: "s", Ports: []federation.Port{{Number: 8080, Protocol: "TCP"}}}
+	s := &federation.Slice{Name: "s", Ports: []federation.Port{{Number: 8080, Protocol: federation.TCP}}}
 	for i := range endpoints {
 		s.Endpoints = append(s.Endpoints, fleetEndpoint(i))
 	}

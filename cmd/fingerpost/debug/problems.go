@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/fingerpost/fingerpost/discovery"
@@ -221,15 +222,16 @@ func regionProblem(s *federation.Snapshot, region string) string {
 // portProblems returns the ports of a Service that a member does not have.
 func portProblems(service, member *federation.View) (all []string) {
 	for _, p := range service.Ports {
-		declared, found := member.Port(p.Number)
+		declared, found := member.PortOf(p.Number, p.Protocol)
 		switch {
 		case !found:
-			all = append(all, fmt.Sprintf("port %d: the Service there declares %s", p.Number, portNames(member.Ports)))
+			all = append(all, fmt.Sprintf("port %s: the Service there declares %s",
+				portName(p.Number, p.Protocol), portNames(member.Ports)))
 		case len(member.Slices) > 0 && !slices.ContainsFunc(member.Slices, func(s *federation.Slice) bool {
 			return s.Target(declared) >= 0 || len(s.Endpoints) == 0
 		}):
-			all = append(all, fmt.Sprintf("port %d: its EndpointSlices have no port %q, as with a targetPort "+
-				"that no container has", p.Number, declared.Name))
+			all = append(all, fmt.Sprintf("port %s: its EndpointSlices have no port %q, as with a targetPort "+
+				"that no container has", portName(p.Number, p.Protocol), declared.Name))
 		}
 	}
 	return all
@@ -238,7 +240,15 @@ func portProblems(service, member *federation.View) (all []string) {
 func portNames(ports []federation.ServicePort) string {
 	var all []string
 	for _, p := range ports {
-		all = append(all, strings.TrimRight(fmt.Sprintf("%d %s", p.Number, p.Name), " "))
+		all = append(all, strings.TrimRight(portName(p.Number, p.Protocol)+" "+p.Name, " "))
 	}
 	return cmp.Or(strings.Join(all, ", "), "none")
+}
+
+// portName returns the number of a port, and its protocol if that is not TCP.
+func portName(number uint16, protocol federation.Transport) string {
+	if protocol == federation.TCP {
+		return strconv.Itoa(int(number))
+	}
+	return fmt.Sprintf("%d/%s", number, protocol)
 }
