@@ -41,6 +41,7 @@ type ClusterShare struct {
 	Weight  *uint32 `json:"weight"` // nil: none is given
 	Drain   uint8   `json:"drain"`  // percent that are taken away
 	Share   float64 `json:"share"`  // percent
+	Gets    float64 `json:"gets"`   // percent, as near to Share as whole endpoints allow, of all clients together
 	Given   int     `json:"given"`  // addresses that the client gets
 	Why     string  `json:"why"`
 }
@@ -70,8 +71,8 @@ type Claim struct {
 func (e *Engine) Explain(q Query, client Client, reject func(*federation.Answer) string) *Explanation {
 	x := &Explanation{Client: Place{Client: client}, Claims: []Claim{}, Streams: []StreamStatus{}}
 	holders := e.addStreams(x, q)
-	x.Client.Zone, _ = e.store.Nodes().Get(x.Client.Node)
-	place := x.Client.place(x.Client.Zone)
+	place := x.Client.place(e.store.Nodes().Get(x.Client.Node))
+	x.Client.Zone = place.Zone
 	snapshot := e.snapshotOf(q.Service)
 	x.Version = snapshot.Version
 	selection := federation.Select(snapshot, e.config.selected(q), nil)

@@ -89,13 +89,17 @@ var (
 		"Part of the traffic of a federated Service with a policy of its own that a cluster gets, from 0 to 1, for "+
 			"Services with open Get streams. No series while nothing is ready and a member was never synced.",
 		[]string{"namespace", "service", "target_cluster"}, nil)
+	getsDesc = prometheus.NewDesc("fingerpost_member_share_given",
+		"Part of the traffic that clients of such a Service give a cluster, from 0 to 1, if they spread evenly over what "+
+			"they are given: as near to fingerpost_member_share as whole endpoints allow.",
+		[]string{"namespace", "service", "target_cluster"}, nil)
 	updatesDesc = prometheus.NewDesc("endpoints_updates",
 		"Changes of the answers to these streams, counted once for all that share an answer.", seriesLabels, nil)
 )
 
 func (c *serviceMetrics) Describe(to chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
-		subscribersDesc, podsDesc, existsDesc, updatesDesc, conflictsDesc, readyDesc, shareDesc,
+		subscribersDesc, podsDesc, existsDesc, updatesDesc, conflictsDesc, readyDesc, shareDesc, getsDesc,
 	} {
 		to <- d
 	}
@@ -114,6 +118,7 @@ func (c *serviceMetrics) Collect(to chan<- prometheus.Metric) {
 	for service, shares := range memberShares(groups) {
 		for _, s := range shares {
 			gauge(shareDesc, float64(s.Share.Share)/policy.One, service.Namespace, service.Name, s.Cluster)
+			gauge(getsDesc, float64(s.Gets)/policy.One, service.Namespace, service.Name, s.Cluster)
 		}
 	}
 	samples := c.samples(groups)

@@ -40,9 +40,13 @@ func (c Client) bucket() uint8 {
 	}
 }
 
-// place returns what answers depend on, for a client in a zone.
-func (c Client) place(zone string) federation.Place {
-	return federation.Place{Node: c.Node, Zone: zone, Bucket: c.bucket()}
+// place returns what answers depend on, for a client on a node. Of one that is not known the name alone decides.
+func (c Client) place(node federation.Node, known bool) federation.Place {
+	bucket := c.bucket()
+	if !known {
+		node.Sixteenth = bucket
+	}
+	return federation.Place{Node: c.Node, Zone: node.Zone, Bucket: bucket, Sixteenth: node.Sixteenth}
 }
 
 // A Stream is one open stream of any protocol: it is listed in Streams, ends when it is old or the

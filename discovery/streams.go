@@ -224,8 +224,8 @@ func (e *Engine) behind(st *streamState) *Lag {
 		return nil
 	}
 	snapshot, made := selection.advance(snapshot)
-	zone, _ := e.store.Nodes().Get(st.client.Node)
-	next := made.Answer(made.Reduce(st.client.place(zone)), st.answer.Load())
+	place := st.client.place(e.store.Nodes().Get(st.client.Node))
+	next := made.Answer(made.Reduce(place), st.answer.Load())
 	add, remove := federation.DiffAt(st.holds(), next.Set, st.query.Port)
 	if len(add)+len(remove) == 0 || snapshot.Version <= st.version.Load() {
 		return nil

@@ -221,11 +221,11 @@ type Subscription struct {
 	opened time.Time // when the client asked
 
 	watch     *federation.Watch
-	zone      *watch.Watch[string, string] // of the node; nil if that is not known
-	selection *selection                   // nil until the Service is known
-	answers   *placeAnswers                // nil until there was an Answer
-	updates   *updates                     // to the Answer that was loaded last
-	answered  bool                         // an Answer was loaded that can be sent
+	node      *watch.Watch[string, federation.Node] // the client's; nil if it named none
+	selection *selection                            // nil until the Service is known
+	answers   *placeAnswers                         // nil until there was an Answer
+	updates   *updates                              // to the Answer that was loaded last
+	answered  bool                                  // an Answer was loaded that can be sent
 }
 
 // Subscribe opens a Subscription for a client in this cluster. bell is rung whenever there
@@ -235,8 +235,8 @@ func (e *Engine) Subscribe(q Query, client Client, bell *watch.Bell) *Subscripti
 	s.watch = e.store.Watch(federation.Ref{Cluster: e.config.Cluster, Service: q.Service})
 	s.watch.Add(bell)
 	if client.Node != "" {
-		s.zone = e.store.Nodes().Watch(client.Node)
-		s.zone.Add(bell)
+		s.node = e.store.Nodes().Watch(client.Node)
+		s.node.Add(bell)
 	}
 	return s
 }
@@ -246,8 +246,8 @@ func (s *Subscription) Close() {
 	if s.selection != nil {
 		s.selection.endStream(s.answers)
 	}
-	if s.zone != nil {
-		s.zone.Close()
+	if s.node != nil {
+		s.node.Close()
 	}
 	s.watch.Close()
 }
@@ -287,11 +287,11 @@ func (s *Subscription) Load(now time.Time) (answer *federation.Answer, due time.
 
 // place returns where the client runs.
 func (s *Subscription) place() federation.Place {
-	zone := ""
-	if s.zone != nil {
-		zone, _, _ = s.zone.Load()
+	if s.node == nil {
+		return s.client.place(federation.Node{}, false)
 	}
-	return s.client.place(zone)
+	node, known, _ := s.node.Load()
+	return s.client.place(node, known)
 }
 
 // waitUntil returns until when a client that holds nothing waits for clusters that were never synced, and for a Service

@@ -18,7 +18,8 @@ func trafficOf(x *federation.Selection, p federation.Place, set *federation.Set)
 	for _, s := range x.Shares(p) {
 		row := ClusterShare{
 			Cluster: s.Cluster, Tier: s.Tier, Ready: s.Ready, All: s.All, Drain: s.Drain,
-			Share: percent(s.Share.Share), Given: given[s.Cluster], Why: whyShare(s, x.Divided()),
+			Share: percent(s.Share.Share), Gets: percent(s.Gets), Given: given[s.Cluster],
+			Why: whyShare(s, x.Divided()),
 		}
 		if s.Weighted {
 			row.Weight = &s.Weight

@@ -92,8 +92,8 @@ func (s *Store) deleteUnwrittenFacts() {
 	s.profiles.deleteUnwritten(s)
 }
 
-// Nodes returns the zone of each node of the local cluster.
-func (s *Store) Nodes() watch.Reader[string, string] { return &s.nodes.table }
+// Nodes returns the nodes of the local cluster, by name.
+func (s *Store) Nodes() watch.Reader[string, Node] { return &s.nodes.table }
 
 // Addresses returns what is at an IP of the local cluster.
 func (s *Store) Addresses() watch.Reader[netip.Addr, *Address] { return &s.addresses.table }

@@ -41,8 +41,8 @@ func TestKeepFacts(t *testing.T) {
 	m, _ := s.Nodes().Get("m")
 	_, aKnown := s.Profiles().Get(a)
 	_, bKnown := s.Profiles().Get(b)
-	if n != "z" || m != "other" || !aKnown || bKnown {
-		t.Errorf("afterwards: %q %q %t %t", n, m, aKnown, bKnown)
+	if n.Zone != "z" || m.Zone != "other" || !aKnown || bKnown {
+		t.Errorf("afterwards: %v %v %t %t", n, m, aKnown, bKnown)
 	}
 	third := s.NewWriter("local")
 	third.MarkSynced()
@@ -99,8 +99,8 @@ func TestFacts(t *testing.T) {
 	second.MarkSynced()
 	_, goneKnown := s.Addresses().Get(gone)
 	_, profileKnown := s.Profiles().Get(name)
-	if zone, _ := s.Nodes().Get("n"); goneKnown || profileKnown || zone != "z" {
-		t.Errorf("prune: %v %v %q", goneKnown, profileKnown, zone)
+	if node, _ := s.Nodes().Get("n"); goneKnown || profileKnown || node.Zone != "z" {
+		t.Errorf("prune: %v %v %q", goneKnown, profileKnown, node.Zone)
 	}
 	second.DeleteNode("n")
 	s.RemoveCluster("local")

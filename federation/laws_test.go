@@ -471,7 +471,8 @@ func TestLaws(t *testing.T) {
 				query: rapid.SampledFrom(queries).Draw(t, "query"),
 				place: Place{
 					Node: rapid.SampledFrom(nodes).Draw(t, "node"), Zone: rapid.SampledFrom(zones).Draw(t, "zone"),
-					Bucket: uint8(rapid.IntRange(0, policy.Buckets-1).Draw(t, "bucket")),
+					Bucket:    uint8(rapid.IntRange(0, policy.Buckets-1).Draw(t, "bucket")),
+					Sixteenth: uint8(rapid.IntRange(0, policy.Buckets-1).Draw(t, "sixteenth")),
 				},
 				holds: map[netip.AddrPort]string{},
 			}

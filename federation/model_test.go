@@ -166,7 +166,7 @@ func (m *model) answer(ref Ref, q Query, p Place) map[netip.AddrPort]string {
 		all = append(all, mine...)
 	}
 	if q.Hostname == "" {
-		all = m.given(ref, all, waiting, dual[0] && dual[1], p.Bucket)
+		all = m.given(ref, all, waiting, dual[0] && dual[1], p)
 	}
 	for t := range hinted {
 		here := func(c claim) bool { return c.term == t && slices.Contains(c.endpoint.Hints(), p.Zone) }
@@ -228,8 +228,8 @@ func bestClaims(all []claim) map[netip.AddrPort]claim {
 	return best
 }
 
-// given returns what the clients of a bucket are given by the shares of clusters.
-func (m *model) given(ref Ref, all, waiting []claim, dual bool, bucket uint8) (given []claim) {
+// given returns what clients at a place are given by the shares of clusters.
+func (m *model) given(ref Ref, all, waiting []claim, dual bool, p Place) (given []claim) {
 	v := m.view(ref)
 	if v == nil || v.Composition == nil || !v.Composition.Union {
 		return all
@@ -274,10 +274,10 @@ func (m *model) given(ref Ref, all, waiting []claim, dual bool, bucket uint8) (g
 		of := claims[Cluster(members[i].Cluster)]
 		whole = whole && share.Given(0) == len(of)
 		slices.SortFunc(of, func(a, b claim) int {
-			return cmp.Or(cmp.Compare(policy.Score(b.addr.Addr(), bucket), policy.Score(a.addr.Addr(), bucket)),
+			return cmp.Or(cmp.Compare(policy.Score(b.addr.Addr(), p.Bucket), policy.Score(a.addr.Addr(), p.Bucket)),
 				a.addr.Compare(b.addr))
 		})
-		given = append(given, of[:share.Given(bucket)]...)
+		given = append(given, of[:share.Given(p.Sixteenth)]...)
 	}
 	if whole {
 		return all

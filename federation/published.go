@@ -15,7 +15,7 @@ import (
 type Published struct {
 	Views     *Views
 	Holds     map[Service]PublishedHold
-	Nodes     map[string]string
+	Nodes     map[string]string // their zones
 	Addresses map[netip.Addr]*Address
 	Profiles  map[Service]*profile.Profile
 
@@ -47,7 +47,10 @@ func (s *Store) Published(c Cluster, before Published) (p Published, same bool) 
 		return before, true
 	}
 	if k.hasFacts {
-		p.Nodes = maps.Collect(s.nodes.table.All())
+		p.Nodes = map[string]string{}
+		for name, node := range s.nodes.table.All() {
+			p.Nodes[name] = node.Zone
+		}
 		p.Addresses = maps.Collect(s.addresses.table.All())
 		p.Profiles = maps.Collect(s.profiles.table.All())
 	}

@@ -503,10 +503,12 @@ func merged(a, b []*Entry) []*Entry {
 	return splice(a, nil, b)
 }
 
-// A Place is where a client runs; empty fields are not known.
+// A Place is where a client runs; empty fields are not known. Where traffic is divided, Sixteenth decides how many
+// endpoints of each cluster the client gets, and Bucket which ones.
 type Place struct {
 	Node, Zone string
 	Bucket     uint8 // see policy.BucketOf
+	Sixteenth  uint8 // of all clients
 }
 
 // Reduce drops from a client's place what no answer from the Selection depends on, so that clients with
@@ -518,9 +520,16 @@ func (x *Selection) Reduce(p Place) Place {
 	if !x.zoned && len(x.hinted) == 0 {
 		p.Zone = ""
 	}
-	if !x.divided || !x.divisionAt(p.Node).divided {
+	if !x.divided {
+		p.Bucket, p.Sixteenth = 0, 0
+		return p
+	}
+
+	d := x.divisionAt(p.Node)
+	if !d.divided {
 		p.Bucket = 0
 	}
+	p.Sixteenth = d.first(p.Sixteenth)
 	return p
 }
 

@@ -1,6 +1,7 @@
 package federation
 
 import (
+	"math/bits"
 	"net/netip"
 	"slices"
 
@@ -14,15 +15,16 @@ import (
 // client's node that is ready or not. Hostnames are not divided: a client that asks for an instance gets it.
 //
 // All of it is in a division, computed when the first client needs it, once for a Selection, or for a node where a
-// member is Local. Clients of a bucket get the entries of whole clusters, which all buckets share, and of each divided
-// cluster the few that score highest. Without a policy there is no division, and nothing is computed.
+// member is Local. Clients get the entries of whole clusters, which all share, and of each divided cluster the few that
+// score highest in their bucket: how many depends on the sixteenth. Without a policy there is no division, and nothing is computed.
 
 // division is what clients at the places that see the same claims get of each cluster.
 type division struct {
 	portions []*portion // in the order of the members
 	of       map[*Origin]*portion
 	whole    bool     // everything is given
-	divided  bool     // different buckets get different endpoints
+	divided  bool     // clients get different endpoints
+	borders  uint16   // bit n: the clients of sixteenth n get more than those before
 	fixed    []*Entry // of the clusters of which all is given
 }
 
@@ -126,10 +128,17 @@ func (d *division) addShares(v *View) {
 		c.Share, c.whole = share, share.Given(0) == c.Ready
 		d.whole = d.whole && c.whole
 		d.divided = d.divided || share.Divided(c.Ready)
+		d.borders |= 1 << share.From()
 		if c.whole {
 			d.fixed = merged(d.fixed, c.entries)
 		}
 	}
+}
+
+// first returns the first sixteenth whose clients get as many endpoints of each cluster as those of another one.
+func (d *division) first(sixteenth uint8) uint8 {
+	before := d.borders & (1<<(sixteenth+1) - 1)
+	return uint8(bits.Len16(before|1)) - 1
 }
 
 // addReady adds to each cluster what is ready of it, and returns the workloads that are among this, where some have
@@ -192,7 +201,7 @@ func (x *Selection) given(p Place, entries []*Entry, leaveOut func(*Entry, Reaso
 	}
 	given := d.fixed
 	for _, c := range d.portions {
-		if n := c.Given(p.Bucket); n > 0 && !c.whole {
+		if n := c.Given(p.Sixteenth); n > 0 && !c.whole {
 			given = merged(given, c.choose(n, p.Bucket))
 		}
 	}

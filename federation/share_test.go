@@ -46,7 +46,7 @@ func drawMember(t *rapid.T, c Cluster) *View {
 	return v
 }
 
-// What clients get under a policy is what the model gives them, wherever they are; all of a bucket get the same;
+// What clients get under a policy is what the model gives them, wherever they are; all of a bucket and sixteenth get the same;
 // and an explanation keeps exactly that. A Service of which anything is ready has an address for everybody, unless
 // it is Local.
 func TestGiven(t *testing.T) {
@@ -93,6 +93,7 @@ func TestGiven(t *testing.T) {
 		}
 		for range 3 {
 			place.Bucket = uint8(rapid.IntRange(0, policy.Buckets-1).Draw(t, "bucket"))
+			place.Sixteenth = uint8(rapid.IntRange(0, policy.Buckets-1).Draw(t, "sixteenth"))
 			set := x.At(x.Reduce(place), nil)
 			if got, want := text(set), m.answer(Ref{"local", fed}, q, place); !maps.Equal(got, want) {
 				t.Fatalf("clients at %v get\n%v, want\n%v\nby %+v", place, got, want, x.Shares(place))

@@ -22,7 +22,7 @@ import (
 // draft, which is published when the operation is done. Those who wait are woken after that, without
 // the lock: it takes as long as there are many of them.
 type Store struct {
-	nodes     factTable[string, string]
+	nodes     nodeTable
 	addresses factTable[netip.Addr, *Address]
 	profiles  factTable[Service, *profile.Profile]
 

@@ -26,13 +26,13 @@ func TestUnlistedNodes(t *testing.T) {
 		done := make(chan struct{})
 		go func() { defer close(done); r.Run(ctx) }()
 		synctest.Wait()
-		if zone, _ := store.Nodes().Get("n"); zone != "z" {
-			t.Errorf("while Nodes are not listed: zone %q", zone)
+		if node, _ := store.Nodes().Get("n"); node.Zone != "z" {
+			t.Errorf("while Nodes are not listed: zone %q", node.Zone)
 		}
 		r.Listed(nodes)
 		synctest.Wait()
-		if zone, known := store.Nodes().Get("n"); known {
-			t.Errorf("once Nodes are listed without it: zone %q", zone)
+		if node, known := store.Nodes().Get("n"); known {
+			t.Errorf("once Nodes are listed without it: %v", node)
 		}
 		cancel()
 		<-done

@@ -2,6 +2,7 @@ package oracle
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -67,11 +68,11 @@ func (w *World) divide(svc *corev1.Service, members []member, q Question) ([]can
 		}
 	}
 	shares := policytest.ParsePolicy(svc.Annotations).Shares(w.Local.Name, "", parts)
-	bucket := policytest.BucketOf(q.Node)
+	bucket, sixteenths := policytest.BucketOf(q.Node), policytest.Given(shares, parts)
 	var given []candidate
 	whole := true
-	for i, n := range policytest.Given(shares, parts, bucket) {
-		whole = whole && policytest.Given(shares, parts, 0)[i] == parts[i].Ready
+	for i, n := range sixteenths[policytest.SixteenthOf(q.Node, slices.Collect(maps.Keys(w.Local.Nodes)))] {
+		whole = whole && sixteenths[0][i] == parts[i].Ready
 		of := claims[parts[i].Cluster]
 		slices.SortStableFunc(of, func(a, b candidate) int { // the highest first
 			return cmp.Compare(policytest.Score(b.addr.Addr(), bucket), policytest.Score(a.addr.Addr(), bucket))

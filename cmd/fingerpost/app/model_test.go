@@ -62,6 +62,7 @@ type model struct {
 	clusters map[string]*modelCluster     // those that are linked, and the local one
 	links    map[string]map[string]string // annotations and fields of the Links of clusters that have one
 	trust    map[string]string            // trust domains of clusters
+	nodes    []string                     // of the local cluster
 }
 
 func (s *scenario) readModel() *model {
@@ -69,6 +70,9 @@ func (s *scenario) readModel() *model {
 	m := &model{
 		clusters: map[string]*modelCluster{home: s.readCluster(home)}, links: map[string]map[string]string{},
 		trust: map[string]string{home: trust},
+	}
+	for _, node := range s.network.Server(home).List("nodes") {
+		m.nodes = append(m.nodes, node.GetName())
 	}
 	for _, secret := range s.network.Server(home).List("secrets") {
 		if name, labelled := secret.GetLabels()["multicluster.linkerd.io/cluster-name"]; labelled {
@@ -270,7 +274,7 @@ func (s *scenario) differences() (all []string) {
 		if !is {
 			continue
 		}
-		want := m.given(serviceOf(st.Request().Authority), bucketOf(st.Request().Token), now)
+		want := m.given(serviceOf(st.Request().Authority), nodeNameOf(st.Request().Token), now)
 		if want == nil || steps {
 			continue // a proxy keeps what it holds of a Service that is not found
 		}

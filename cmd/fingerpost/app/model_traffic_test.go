@@ -147,15 +147,15 @@ func (m *model) split(service string, bucket int, now time.Time) (
 	return parts, ready, p.Shares(home, localRegion, parts)
 }
 
-// given returns the addresses that a client of a bucket is given; nil if the Service should not exist.
-func (m *model) given(service string, bucket int, now time.Time) map[netip.AddrPort]bool {
+// given returns the addresses that a client on a node is given; nil if the Service should not exist.
+func (m *model) given(service, node string, now time.Time) map[netip.AddrPort]bool {
 	members := m.members(service)
 	if members == nil || !m.isUnion(service) {
 		return m.ready(members)
 	}
-	parts, ready, shares := m.split(service, bucket, now)
+	parts, ready, shares := m.split(service, policytest.BucketOf(node), now)
 	all := map[netip.AddrPort]bool{}
-	for i, n := range policytest.Given(shares, parts, bucket) {
+	for i, n := range policytest.Given(shares, parts)[policytest.SixteenthOf(node, m.nodes)] {
 		for _, addr := range ready[i][:n] {
 			all[addr] = true
 		}
@@ -188,13 +188,13 @@ func (m *model) sliced(service string, now time.Time) map[string]addresses {
 	return all
 }
 
-// bucketOf returns the bucket of a client by its token.
-func bucketOf(token string) int {
+// nodeNameOf returns the node of a client by its token; empty for none.
+func nodeNameOf(token string) string {
 	var client struct{ NodeName string }
 	if json.Unmarshal([]byte(token), &client) != nil {
-		return 0
+		return ""
 	}
-	return policytest.BucketOf(client.NodeName)
+	return client.NodeName
 }
 
 // stepping reports whether a drain has just gone on.

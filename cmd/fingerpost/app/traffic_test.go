@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"math"
 	"net/netip"
 	"slices"
 	"strings"
@@ -50,10 +51,11 @@ func (s *scenario) annotate(cluster, kind, name string, args []string) {
 	s.network.Server(cluster).Apply(o)
 }
 
-// nodeOf returns a node whose clients are in a bucket: node-1, node-2 and so on is tried.
+// nodeOf returns a node that no cluster has, whose clients are in a bucket, and so in the sixteenth of that number:
+// crowd-1, crowd-2 and so on is tried.
 func nodeOf(bucket int) string {
 	for n := 1; ; n++ {
-		if name := fmt.Sprintf("node-%d", n); int(policy.BucketOf(name)) == bucket {
+		if name := fmt.Sprintf("crowd-%d", n); int(policy.BucketOf(name)) == bucket {
 			return name
 		}
 	}
@@ -205,8 +207,12 @@ func (s *scenario) explain(authority string, args []string) {
 func (s *scenario) traffic(authority string, args []string) {
 	s.t.Helper()
 	for _, c := range s.explanation(authority, args).Traffic {
-		fmt.Fprintf(&s.out, "%s tier=%d share=%.4g%% given=%d of %d: %s\n",
-			c.Cluster, c.Tier, c.Share, c.Given, c.Ready, c.Why)
+		gets := ""
+		if math.Abs(c.Gets-c.Share) > .1 {
+			gets = fmt.Sprintf(" gets=%.4g%%", c.Gets)
+		}
+		fmt.Fprintf(&s.out, "%s tier=%d share=%.4g%%%s given=%d of %d: %s\n",
+			c.Cluster, c.Tier, c.Share, gets, c.Given, c.Ready, c.Why)
 	}
 }
 

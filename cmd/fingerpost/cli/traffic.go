@@ -67,7 +67,7 @@ func printTraffic(f *frame, all []clientTraffic, _ bool, _ time.Time) {
 		f.printf("but: %s", note)
 	}
 	f.printf("")
-	t := newTable("CLUSTER", "TIER", "READY", "ALL", "WEIGHT", "DRAIN", "SHARE", "GIVEN", "WHY")
+	t := newTable("CLUSTER", "TIER", "READY", "ALL", "WEIGHT", "DRAIN", "SHARE", "GETS", "GIVEN", "WHY")
 	t.keepColumns = 1
 	for _, c := range x.Traffic {
 		var weight any = "-"
@@ -75,7 +75,8 @@ func printTraffic(f *frame, all []clientTraffic, _ bool, _ time.Time) {
 			weight = *c.Weight
 		}
 		t.addRow(c.Cluster, c.Tier, c.Ready, c.All, weight,
-			fmt.Sprintf("%d%%", c.Drain), fmt.Sprintf("%.4g%%", c.Share), c.Given, c.Why)
+			fmt.Sprintf("%d%%", c.Drain), fmt.Sprintf("%.4g%%", c.Share),
+			fmt.Sprintf("%.4g%%", c.Gets), c.Given, c.Why)
 	}
 	f.addTable(t)
 }

@@ -18,10 +18,10 @@ func TestTraffic(t *testing.T) {
 		Notes:  []string{"over budget: west"},
 		Traffic: []discovery.ClusterShare{
 			{
-				Cluster: "local", Tier: 1, Ready: 2, All: 3, Weight: new(uint32(7)), Share: 93.33, Given: 2,
+				Cluster: "local", Tier: 1, Ready: 2, All: 3, Weight: new(uint32(7)), Share: 93.33, Gets: 93.75, Given: 2,
 				Why: "preferred",
 			},
-			{Cluster: "west", Tier: 2, Ready: 3, All: 3, Drain: 5, Share: 6.67, Why: "over its share"},
+			{Cluster: "west", Tier: 2, Ready: 3, All: 3, Drain: 5, Share: 6.67, Gets: 6.25, Why: "over its share"},
 		},
 	}
 	server := cmdtest.DebugServer(t, map[string]any{"/debug/explain": page})
@@ -35,8 +35,8 @@ func TestTraffic(t *testing.T) {
 	}
 	want := []string{
 		"web.shop:80", "for shop/cart", "but: over budget: west", "",
-		"CLUSTER TIER READY ALL WEIGHT DRAIN SHARE GIVEN WHY",
-		"local 1 2 3 7 0% 93.33% 2 preferred", "west 2 3 3 - 5% 6.67% 0 over its share",
+		"CLUSTER TIER READY ALL WEIGHT DRAIN SHARE GETS GIVEN WHY",
+		"local 1 2 3 7 0% 93.33% 93.75% 2 preferred", "west 2 3 3 - 5% 6.67% 6.25% 0 over its share",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)

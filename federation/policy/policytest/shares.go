@@ -4,6 +4,7 @@ package policytest
 
 import (
 	"hash/fnv"
+	"math"
 	"math/big"
 	"net/netip"
 	"slices"
@@ -207,19 +208,70 @@ func (p Policy) weights(tier []int, parts []Part) []*big.Rat {
 	return of(func(part Part) int { return part.Ready })
 }
 
-// Given returns how many endpoints of each part a client of a bucket is given.
-func Given(shares []*big.Rat, parts []Part, bucket int) []int {
-	return given(shares, parts, big.NewRat(int64(2*bucket+1), 32), largest)
+// Given returns how many endpoints of each part the clients of each sixteenth are given: of the part that allows the fewest in
+// these proportions all, and of each other so many that the mean of what the clients give it is nearest to its share. The parts are set in the order of their names, four times, each from the whole number below its
+// proportion to two more.
+func Given(shares []*big.Rat, parts []Part) (sixteenths [16][]int) {
+	x := proportional(shares, parts)
+	in := func(total, sixteenth int) int { return (total + sixteenth) / 16 }
+	totals := make([]int, len(parts)) // over all sixteenths
+	byName := make([]int, len(parts))
+	for i := range parts {
+		byName[i], totals[i] = i, rounded(new(big.Rat).Mul(x[i], big.NewRat(16, 1)))
+	}
+	slices.SortFunc(byName, func(i, j int) int { return strings.Compare(parts[i].Cluster, parts[j].Cluster) })
+
+	// apart is how far 16 clients are from the share of a part, together.
+	apart := func(i int) float64 {
+		share, _ := shares[i].Float64()
+		sum := -16 * share
+		for sixteenth := range 16 {
+			all := 0
+			for _, total := range totals {
+				all += in(total, sixteenth)
+			}
+			if all > 0 {
+				sum += float64(in(totals[i], sixteenth)) / float64(all)
+			}
+		}
+		return math.Abs(sum)
+	}
+	for range 4 {
+		for _, i := range byName {
+			whole := int(new(big.Int).Quo(x[i].Num(), x[i].Denom()).Int64())
+			best, nearest := 0, math.Inf(1)
+			for total := 16 * whole; total <= 16*min(whole+2, parts[i].Ready) && shares[i].Sign() > 0; total++ {
+				totals[i] = total
+				if a := apart(i); a < nearest-1.5e-8 {
+					best, nearest = total, a
+				}
+			}
+			totals[i] = best
+		}
+	}
+
+	for sixteenth := range sixteenths {
+		for _, total := range totals {
+			sixteenths[sixteenth] = append(sixteenths[sixteenth], in(total, sixteenth))
+		}
+	}
+	return sixteenths
 }
 
-// Rounded returns how many endpoints of each part clients are given that all are given the same.
+// Rounded returns how many endpoints of each part clients are given that all are given the same: at least one of what
+// has a share.
 func Rounded(shares []*big.Rat, parts []Part) []int {
-	return given(shares, parts, big.NewRat(1, 2), func(shares []*big.Rat, i int) bool { return shares[i].Sign() > 0 })
+	all := make([]int, len(parts))
+	for i, x := range proportional(shares, parts) {
+		if all[i] = rounded(x); shares[i].Sign() > 0 {
+			all[i] = max(1, all[i])
+		}
+	}
+	return all
 }
 
-// given returns as many endpoints of each part as there can be in these proportions, after a part of one was added to
-// each; at least one of some.
-func given(shares []*big.Rat, parts []Part, add *big.Rat, atLeastOne func(shares []*big.Rat, i int) bool) []int {
+// proportional returns as many endpoints of each part as there can be in the proportions of shares, with fractions.
+func proportional(shares []*big.Rat, parts []Part) []*big.Rat {
 	var scale *big.Rat
 	for i, share := range shares {
 		if share.Sign() == 0 {
@@ -229,41 +281,52 @@ func given(shares []*big.Rat, parts []Part, add *big.Rat, atLeastOne func(shares
 			scale = s
 		}
 	}
-	all := make([]int, len(parts))
+	all := make([]*big.Rat, len(parts))
 	for i, share := range shares {
-		if share.Sign() == 0 {
-			continue
-		}
-		x := new(big.Rat).Mul(share, scale)
-		x.Add(x, add)
-		all[i] = int(new(big.Int).Quo(x.Num(), x.Denom()).Int64())
-		if atLeastOne(shares, i) {
-			all[i] = max(1, all[i])
+		if all[i] = new(big.Rat); share.Sign() > 0 {
+			all[i].Mul(share, scale)
 		}
 	}
 	return all
 }
 
-// largest reports whether a share is the first of the largest ones.
-func largest(shares []*big.Rat, i int) bool {
-	first := 0
-	for k, share := range shares {
-		if share.Cmp(shares[first]) > 0 {
-			first = k
-		}
-	}
-	return i == first
+// rounded returns the nearest whole number, halves up.
+func rounded(x *big.Rat) int {
+	half := new(big.Rat).Add(x, big.NewRat(1, 2))
+	return int(new(big.Int).Quo(half.Num(), half.Denom()).Int64())
 }
 
-// BucketOf is in which of 16 groups clients on a node are: FNV-1a of its name, mixed. Clients on no node are in the
-// first.
+// BucketOf is in which of 16 groups clients on a node are: by the hash of its name. Clients on no node are in the first.
 func BucketOf(node string) int {
 	if node == "" {
 		return 0
 	}
+	return int(hash(node) % 16)
+}
+
+// hash is FNV-1a, mixed.
+func hash(name string) uint64 {
 	h := fnv.New64a()
-	h.Write([]byte(node))
-	return int(mix(h.Sum64()) % 16)
+	h.Write([]byte(name))
+	return mix(h.Sum64())
+}
+
+// SixteenthOf is in which sixteenth of all clients those on a node are: by its rank among all nodes, in the order of
+// the same hashes. Those on a node that is not among them are in the one of the number of their bucket.
+func SixteenthOf(node string, nodes []string) int {
+	known, before := false, 0
+	for _, n := range nodes {
+		switch {
+		case n == node:
+			known = true
+		case hash(n) < hash(node):
+			before++
+		}
+	}
+	if !known {
+		return BucketOf(node)
+	}
+	return 16 * before / len(nodes)
 }
 
 // Score decides which addresses of a cluster the clients of a bucket are given: the bucket, from 1 on, and the halves

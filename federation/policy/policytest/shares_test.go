@@ -16,9 +16,9 @@ import (
 func spread(p Policy, parts []Part) string {
 	counts := map[string]int{}
 	shares := p.Shares("local", "", parts)
-	for bucket := range 16 {
+	for _, given := range Given(shares, parts) {
 		line := ""
-		for i, n := range Given(shares, parts, bucket) {
+		for i, n := range given {
 			if n > 0 {
 				line += fmt.Sprintf(" %s=%d", parts[i].Cluster, n)
 			}
@@ -47,7 +47,7 @@ func TestSharesOfCases(t *testing.T) {
 	}{
 		{"U01", "", "", "", []Part{part("local", 3, 3), part("west", 2, 3)}, "16: local=3 west=2"},
 		{"U02", "local > *", "", "", []Part{part("local", 3, 3), part("west", 3, 3)}, "16: local=3"},
-		{"U03", "local > *", "", "", []Part{part("local", 2, 3), part("west", 3, 3)}, "14: local=2, 2: local=2 west=1"},
+		{"U03", "local > *", "", "", []Part{part("local", 2, 3), part("west", 3, 3)}, "13: local=2, 3: local=2 west=1"},
 		{"U04", "local > *", "", "", []Part{part("local", 0, 3), part("west", 3, 3)}, "16: west=3"},
 		{"U05", "local > *", "", "", []Part{part("local", 0, 0), part("west", 3, 3)}, "16: west=3"},
 		{
@@ -123,9 +123,9 @@ func TestSharesAddUp(t *testing.T) {
 		if total := sum(shares).RatString(); total != "1" && ready > 0 || total != "0" && ready == 0 {
 			t.Fatalf("%+v %+v: %d are ready, and the shares sum to %s", p, parts, ready, total)
 		}
-		for bucket := range 16 {
+		for bucket, given := range Given(shares, parts) {
 			all := 0
-			for i, n := range Given(shares, parts, bucket) {
+			for i, n := range given {
 				if n > parts[i].Ready {
 					t.Fatalf("%+v %+v: bucket %d is given %d of %s", p, parts, bucket, n, parts[i].Cluster)
 				}
@@ -195,8 +195,8 @@ func TestSharesAgree(t *testing.T) {
 			}
 			tiersUsed = max(tiersUsed, theirs[i].Tier)
 		}
-		for bucket := range policy.Buckets {
-			for i, want := range Given(shares, parts, bucket) {
+		for bucket, given := range Given(shares, parts) {
+			for i, want := range given {
 				if got := theirs[i].Given(uint8(bucket)); got != want {
 					t.Fatalf("%v %+v: bucket %d is given %d of %s, want %d", annotations, parts, bucket, got,
 						parts[i].Cluster, want)
