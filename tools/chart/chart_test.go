@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -17,12 +18,15 @@ import (
 	"go.yaml.in/yaml/v3"
 	"helm.sh/helm/v4/pkg/chart/v2/lint"
 	"helm.sh/helm/v4/pkg/chart/v2/lint/support"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/dynamic/fake"
 	"k8s.io/client-go/kubernetes/scheme"
+	sigsyaml "sigs.k8s.io/yaml"
 )
 
 var update = flag.Bool("update", false, "write what is generated: golden renders, and the tables of values")
@@ -180,7 +184,9 @@ func TestCopies(t *testing.T) {
 		"links.yaml": {"../../links/crd/links.yaml", func(text string) string { return text }},
 		"flags.txt": {"../../docs/flags.md", func(text string) string {
 			serve, _, _ := strings.Cut(text, "## `fingerpost sp-validator`")
-			return strings.Join(names(regexp.MustCompile(`(?m)^ +(?:-\w, )?--([a-z0-9-]+)`), serve), "\n") + "\n"
+			flags := names(regexp.MustCompile(`(?m)^ +(?:-\w, )?--([a-z0-9-]+)`), serve)
+			flags = slices.DeleteFunc(flags, func(name string) bool { return name == "help" || name == "version" })
+			return strings.Join(flags, "\n") + "\n"
 		}},
 	} {
 		text, err := os.ReadFile(from.path)
@@ -293,22 +299,186 @@ func TestVersions(t *testing.T) {
 	}
 }
 
-// GOMEMLIMIT is nine tenths of the container's limit, however that is written.
-func TestGoMemLimit(t *testing.T) {
+// Quantities may be numbers, as Kubernetes takes them; GOMEMLIMIT is nine tenths of the container's limit, however that
+// is written.
+func TestQuantities(t *testing.T) {
 	for limit, want := range map[string]string{
-		"512Mi": "483183820", "1.5Gi": "1449551462", "1Ti": "989560464998", "100Ki": "92160",
-		"1G": "900000000", "500M": "450000000", "2T": "1800000000000", "1000k": "900000", "1000000000": "900000000",
+		`"512Mi"`: "483183820", "1.5Gi": "1449551462", "1Ti": "989560464998", "100Ki": "92160",
+		"1G": "900000000", "500M": "450000000", "2T": "1800000000000", "1000k": "900000", `"1000000000"`: "900000000",
+		"1000000000": "900000000", "536870912": "483183820", "5.36870912e8": "483183820", "1099511627776": "989560464998",
+		"99999999T": "9000000000000000000",
 	} {
-		manifests, _, err := release{
-			name:      "fingerpost",
-			namespace: "fingerpost",
-			set:       fmt.Sprintf("{resources: {limits: {memory: %q}}}", limit),
-		}.render(server)
-		if err != nil {
-			t.Fatal(err)
-		}
+		const cpus = "requests: {cpu: 1, ephemeral-storage: 1000000000}, limits: {cpu: 0.5, "
+		manifests := rendered(t, server, fmt.Sprintf("{resources: {%smemory: %s}}}", cpus, limit))
 		if !strings.Contains(manifests, "- name: GOMEMLIMIT\n          value: \""+want+"\"\n") {
 			t.Errorf("a limit of %s is not rendered as %s", limit, want)
+		}
+		resources := deployment(t, manifests).Spec.Template.Spec.Containers[0].Resources
+		have, _ := resources.Limits.Memory().AsInt64()
+		asked := resource.MustParse(strings.Trim(limit, `"`))
+		if isSame, _ := asked.AsInt64(); have != isSame {
+			t.Errorf("a limit of %s is rendered as %d", limit, have)
+		}
+		if resources.Limits.Cpu().MilliValue() != 500 || resources.Requests.StorageEphemeral().Value() != 1e9 {
+			t.Errorf("CPU and storage: %v", resources)
+		}
+	}
+}
+
+func rendered(t *testing.T, dir, set string) (manifests string) {
+	t.Helper()
+	manifests, _, err := release{name: "fingerpost", namespace: "fingerpost", set: set}.render(dir)
+	if err != nil {
+		t.Fatalf("%s: %v", set, err)
+	}
+	return manifests
+}
+
+// deployment returns the first Deployment of manifests; a field that no Deployment has, or has in another type, is an
+// error.
+func deployment(t *testing.T, manifests string) (d appsv1.Deployment) {
+	t.Helper()
+	for document := range strings.SplitSeq(manifests, "\n---\n") {
+		if strings.Contains(document, "\nkind: Deployment\n") {
+			if err := sigsyaml.UnmarshalStrict([]byte(document), &d); err != nil {
+				t.Fatalf("%v\n%s", err, document)
+			}
+			return d
+		}
+	}
+	t.Fatal("there is no Deployment")
+	return d
+}
+
+// Users are those of a namespace of OpenShift, whose numbers a template would print as 1.00068e+09; or none, so that
+// OpenShift gives them.
+func TestUsers(t *testing.T) {
+	const user = 1000680000
+	set := fmt.Sprintf("{podSecurityContext: {runAsUser: %d, runAsGroup: %[1]d}, revisionHistoryLimit: 1000000}", user)
+	manifests := rendered(t, server, set)
+	c := deployment(t, manifests).Spec.Template.Spec.SecurityContext
+	if c == nil || *c.RunAsUser != user || *c.RunAsGroup != user || *c.FSGroup != user {
+		t.Errorf("%s: %v", set, c)
+	}
+	if exponent := regexp.MustCompile(`: [0-9.]+e\+[0-9]+`).FindString(manifests); exponent != "" {
+		t.Errorf("an integer is rendered as%s", exponent)
+	}
+	set = "{podSecurityContext: {runAsUser: null, runAsGroup: null}}"
+	d := deployment(t, rendered(t, server, set))
+	if c := d.Spec.Template.Spec.SecurityContext; c.RunAsUser != nil || c.RunAsGroup != nil || c.FSGroup != nil {
+		t.Errorf("%s: %v", set, c)
+	}
+}
+
+// A chart of charts switches its parts on and off by a condition, gives them other names, and has globals.
+func TestParent(t *testing.T) {
+	const own, link = "fingerpost", "fingerpost-link"
+	for name, c := range map[string]struct{ part, values, set, want string }{
+		"on":                {own, "{global: {team: a}, fingerpost: {enabled: true, replicas: 3}}", "", "replicas: 3\n"},
+		"off":               {own, "{fingerpost: {enabled: true}}", "{fingerpost: {enabled: false}}", ""},
+		"no word of it":     {own, "{}", "", "replicas: 2\n"},
+		"globals":           {own, "{global: {imageRegistry: mirror.example}}", "", "image: mirror.example/"},
+		"nulls of a parent": {own, "{global: null, fingerpost: {links: null, ports: {grpc: null}}}", "", "-addr=:8086\n"},
+		"nulls of a user": {
+			own, "{fingerpost: {podAnnotations: {a: b}, probes: {liveness: {initialDelaySeconds: 1}}}}",
+			"{fingerpost: {global: null, enabled: null, podAnnotations: {a: null}, probes: {liveness: null}}}",
+			"replicas: 2\n",
+		},
+		"another name": {own, "{}", "{other: {enabled: true, tls: null}}", "app.kubernetes.io/name: other\n"},
+		"link, on": {
+			link, "{global: {team: a}, fingerpost-link: {enabled: true, write: {enabled: true}}}", "", "-write\n",
+		},
+		"link, off":   {link, "{}", "{fingerpost-link: {enabled: false}}", ""},
+		"link, nulls": {link, "{global: null}", "{fingerpost-link: {write: null, enabled: null}}", "-token\n"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			parent := release{name: "platform", namespace: "fingerpost", set: c.set}
+			manifests, _, err := parent.render(parentOf(t, c.part, strings.Contains(c.set, "other:"), c.values))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if c.want == "" && manifests != "" || !strings.Contains(manifests, c.want) {
+				t.Errorf("want %q in\n%s", c.want, manifests)
+			}
+		})
+	}
+}
+
+// parentOf returns the directory of a chart that has a chart of ours as its part, under the name "other" if renamed.
+func parentOf(t *testing.T, part string, renamed bool, values string) string {
+	t.Helper()
+	dir := t.TempDir()
+	dependency := fmt.Sprintf("{name: %s, version: '*', condition: %[1]s.enabled}", part)
+	if renamed {
+		dependency = fmt.Sprintf("{name: %s, alias: other, version: '*', condition: other.enabled}", part)
+	}
+	for path, text := range map[string]string{
+		"Chart.yaml":  "{apiVersion: v2, name: platform, version: 0.1.0, dependencies: [" + dependency + "]}",
+		"values.yaml": values,
+	} {
+		if err := os.WriteFile(filepath.Join(dir, path), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.CopyFS(filepath.Join(dir, "charts", part), os.DirFS(filepath.Join(charts, part))); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// Names that YAML would read as numbers, switches or nothing are names.
+func TestNamesThatLookLikeNumbers(t *testing.T) {
+	for _, name := range []string{"0", "1234", "1e3", "0x1f", "true", "null", "0.5"} {
+		set := strings.ReplaceAll(`
+cluster: {name: "1234"}
+controllerNamespace: "1234"
+links: {namespace: "1234"}
+nameOverride: "1234"
+priorityClassName: NAME
+runtimeClassName: NAME
+serviceAccount: {name: NAME}
+image: {tag: "1234"}
+tls: {secretName: NAME, clientCA: {configMapName: NAME}}
+spValidator: {enabled: true, tls: {secretName: NAME, certManager: {enabled: true, issuerRef: {name: NAME}}}}
+networkPolicy: {enabled: true}
+serviceMonitor: {enabled: true}
+`, "NAME", strconv.Quote(name))
+		for dir, set := range map[string]string{
+			server: set,
+			linked: fmt.Sprintf(`{nameOverride: "1234", serviceAccount: {name: %q}, write: {enabled: true, leaseNamespace: "12"}}`, name),
+		} {
+			manifests, _, err := release{name: "1234", namespace: "5678", set: set, hooks: true}.render(dir)
+			if err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+			for document := range strings.SplitSeq(manifests, "\n---\n") {
+				var object any
+				if err := yaml.Unmarshal([]byte(document), &object); err != nil {
+					t.Fatal(err)
+				}
+				namesAreTexts(t, "", object)
+			}
+		}
+	}
+}
+
+// namesAreTexts checks what is a name, a label or an argument of an object.
+func namesAreTexts(t *testing.T, path string, v any) {
+	t.Helper()
+	isName := regexp.MustCompile(`(?i)(name|namespace|resourceNames/|image|args/|labels/[^/]*)$`)
+	switch v := v.(type) {
+	case map[string]any:
+		for key, member := range v {
+			namesAreTexts(t, path+"/"+key, member)
+		}
+	case []any:
+		for _, member := range v {
+			namesAreTexts(t, path+"/", member)
+		}
+	case string:
+	default:
+		if isName.MatchString(path) {
+			t.Errorf("%s is %v, a %T", path, v, v)
 		}
 	}
 }
@@ -335,8 +505,38 @@ func TestRefusals(t *testing.T) {
 			server, "{resources: {limits: {memory: null}}}",
 			"at '/resources/limits': missing property 'memory'",
 		},
-		"memory in milli": {server, "{resources: {limits: {memory: 500m}}}", "at '/resources/limits/memory'"},
-		"no replicas":     {server, "{replicas: 0}", "at '/replicas': minimum: got 0, want 1"},
+		"no limits": {server, "{resources: {limits: null}}", "at '/resources': missing property 'limits'"},
+		"no memory": {server, "{resources: {limits: {memory: 0}}}", "at '/resources/limits/memory'"},
+		"switched off by itself": {
+			server, "{enabled: false}", "the Chart.yaml of its parent does, by a condition such as fingerpost.enabled",
+		},
+		"link, switched off by itself": {linked, "{enabled: false}", "by a condition such as fingerpost-link.enabled"},
+		"an issuer that is null": {
+			server, "{tls: {certManager: {enabled: true, issuerRef: {name: null}}}}", "at '/tls/certManager/issuerRef/name'",
+		},
+		"no account that is null": {
+			server, "{serviceAccount: {create: false, name: null}}", "at '/serviceAccount': missing property 'name'",
+		},
+		"suspect before it is probed": {
+			server, "{links: {suspectAfter: 5s}}",
+			"how often clusters are probed, -probe-interval (5s) must be shorter than links.suspectAfter (5s)",
+		},
+		"opaque ports": {
+			server, `{mesh: {defaultOpaquePorts: "25,70000"}}`,
+			"mesh.defaultOpaquePorts: 70000 is neither a port nor a range of ports",
+		},
+		"a network": {
+			server, "{links: {allowHosts: [10.0.0.0/99]}}",
+			"links.allowHosts: 10.0.0.0/99 is neither a name nor an address nor a CIDR",
+		},
+		"a port twice":             {server, "{ports: {admin: 8086}}", "ports.admin is 8086, which is that of ports.grpc"},
+		"the debug server's port":  {server, "{ports: {grpc: 9998}}", "ports.grpc is 9998, which is that of the debug server"},
+		"a domain with two dots":   {server, "{cluster: {domain: a..b}}", "at '/cluster/domain'"},
+		"too long for a duration":  {server, "{links: {staleAfter: 9999999h}}", "at '/links/staleAfter'"},
+		"no HTTP/2":                {server, "{mesh: {http2ClientParams: {keep_alive: 5}}}", "at '/mesh/http2ClientParams/keep_alive'"},
+		"flags that serve nothing": {server, "{extraArgs: [-version]}", "extraArgs: -version is no flag of fingerpost serve"},
+		"memory in milli":          {server, "{resources: {limits: {memory: 500m}}}", "at '/resources/limits/memory'"},
+		"no replicas":              {server, "{replicas: 0}", "at '/replicas': minimum: got 0, want 1"},
 		"root": {
 			server, "{podSecurityContext: {runAsUser: 0}}", "at '/podSecurityContext/runAsUser'",
 		},
@@ -544,7 +744,7 @@ func covered(t *testing.T, path string, schema, defaults map[string]any) {
 	properties, _ := schema["properties"].(map[string]any)
 	for name, s := range properties {
 		v, found := defaults[name]
-		if !found && name != "global" {
+		if !found && name != "global" && name != "enabled" { // of a parent chart
 			t.Errorf("%s/%s has no default in values.yaml", path, name)
 		}
 		if members, ok := v.(map[string]any); ok {

@@ -12,6 +12,7 @@ import (
 	"helm.sh/helm/v4/pkg/chart/common"
 	"helm.sh/helm/v4/pkg/chart/common/util"
 	"helm.sh/helm/v4/pkg/chart/v2/loader"
+	chartutil "helm.sh/helm/v4/pkg/chart/v2/util"
 	"helm.sh/helm/v4/pkg/engine"
 	releaseutil "helm.sh/helm/v4/pkg/release/v1/util"
 	"sigs.k8s.io/yaml"
@@ -67,6 +68,9 @@ func (r release) render(dir string) (manifests, notes string, err error) {
 	}
 	values, err := r.merged()
 	if err != nil {
+		return "", "", err
+	}
+	if err := chartutil.ProcessDependencies(chart, values); err != nil {
 		return "", "", err
 	}
 	options := common.ReleaseOptions{Name: r.name, Namespace: r.namespace, Revision: 1, IsInstall: true}

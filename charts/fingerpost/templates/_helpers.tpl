@@ -1,3 +1,44 @@
+{{/*
+Begins every template, NOTES.txt too. A value or a heading that is null has been left out by helm. files/defaults.yaml,
+which is generated, says what counts then: nothing, for maps, lists and what is optional ("unset"), and otherwise the
+chart's default. So the templates find everything at its place, whatever a user has set to null.
+*/}}
+{{- define "fingerpost.defaults" -}}
+{{- $defaults := .Files.Get "files/defaults.yaml" | fromYaml -}}
+{{- include "fingerpost.prune" .Values -}}
+{{- include "fingerpost.fill" (list .Values $defaults.values $defaults.unset "") -}}
+{{- if eq (toString .Values.enabled) "false" }}
+{{- fail "enabled is false: a chart does not switch itself off; the Chart.yaml of its parent does, by a condition such as fingerpost.enabled" }}
+{{- end }}
+{{- end -}}
+
+{{/* Takes out what is null and has no default, which helm leaves in. */}}
+{{- define "fingerpost.prune" -}}
+{{- $values := . -}}
+{{- range $name, $value := $values -}}
+{{- if kindIs "invalid" $value }}{{ $_ := unset $values $name }}{{ end -}}
+{{- if kindIs "map" $value }}{{ include "fingerpost.prune" $value }}{{ end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* A list of values, their defaults, the paths of what null unsets, and the path of the values. */}}
+{{- define "fingerpost.fill" -}}
+{{- $values := index . 0 -}}
+{{- $unset := index . 2 -}}
+{{- $path := index . 3 -}}
+{{- range $name, $default := index . 1 -}}
+{{- $at := printf "%s%s" $path $name -}}
+{{- if and (hasKey $values $name) (kindIs "map" $default) (not (has $at $unset)) }}
+{{- include "fingerpost.fill" (list (get $values $name) $default $unset (printf "%s." $at)) }}
+{{- else if not (or (hasKey $values $name) (has $at $unset)) }}
+{{- $_ := set $values $name (deepCopy $default) }}
+{{- else if not (hasKey $values $name) }}
+{{- if kindIs "map" $default }}{{ $_ := set $values $name (dict) }}{{ end }}
+{{- if kindIs "slice" $default }}{{ $_ := set $values $name (list) }}{{ end }}
+{{- end }}
+{{- end -}}
+{{- end -}}
+
 {{- define "fingerpost.name" -}}
 {{- default .Chart.Name .Values.nameOverride | trunc 63 | trimSuffix "-" -}}
 {{- end -}}
@@ -17,8 +58,8 @@
 {{/* What a selector names never changes: it is immutable. A list of chart and component. */}}
 {{- define "fingerpost.selector" -}}
 {{- $root := index . 0 -}}
-app.kubernetes.io/name: {{ include "fingerpost.name" $root }}
-app.kubernetes.io/instance: {{ $root.Release.Name }}
+app.kubernetes.io/name: {{ include "fingerpost.name" $root | toYaml }}
+app.kubernetes.io/instance: {{ $root.Release.Name | toYaml }}
 app.kubernetes.io/component: {{ index . 1 }}
 {{- end -}}
 
@@ -45,9 +86,9 @@ helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version | replace 
 {{/* Metadata of an object. A dict with the chart as root, and what differs: name, cluster (it is in no namespace), namespace, component, labels, annotations. */}}
 {{- define "fingerpost.metadata" -}}
 {{- $root := .root -}}
-name: {{ default (include "fingerpost.fullname" $root) .name }}
+name: {{ default (include "fingerpost.fullname" $root) .name | toYaml }}
 {{- if not .cluster }}
-namespace: {{ default $root.Release.Namespace .namespace }}
+namespace: {{ default $root.Release.Namespace .namespace | toYaml }}
 {{- end }}
 labels:
   {{- include "fingerpost.labels" (list $root (default "destination" .component)) | nindent 2 }}
@@ -68,9 +109,9 @@ annotations: {{- toYaml . | nindent 2 }}
 apiVersion: rbac.authorization.k8s.io/v1
 kind: {{ $kind }}Binding
 metadata: {{- $metadata | nindent 2 }}
-roleRef: {apiGroup: rbac.authorization.k8s.io, kind: {{ $kind }}, name: {{ $name }}}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: {{ $kind }}, name: {{ $name | toYaml }}}
 subjects:
-- {kind: ServiceAccount, name: {{ default (include "fingerpost.serviceAccount" .root) .account }}, namespace: {{ .root.Release.Namespace }}}
+- {kind: ServiceAccount, name: {{ default (include "fingerpost.serviceAccount" .root) .account | toYaml }}, namespace: {{ .root.Release.Namespace | toYaml }}}
 ---
 apiVersion: rbac.authorization.k8s.io/v1
 kind: {{ $kind }}
@@ -120,14 +161,15 @@ metadata: {{- $metadata | nindent 2 }}
 
 {{/* 90 percent of a quantity of memory, in bytes: the rest is for what Go's collector does not count. */}}
 {{- define "fingerpost.goMemLimit" -}}
-{{- $number := regexFind "^[0-9.]+" . -}}
+{{- $text := ternary . (int64 . | toString) (kindIs "string" .) -}}
+{{- $number := regexFind "^[0-9.]+" $text -}}
 {{- $units := dict "" 1.0 "k" 1e3 "M" 1e6 "G" 1e9 "T" 1e12 "Ki" 1024.0 "Mi" 1048576.0 "Gi" 1073741824.0 "Ti" 1099511627776.0 -}}
-{{- mulf (float64 $number) (get $units (trimPrefix $number .)) 0.9 | floor | int64 -}}
+{{- minf 9e18 (mulf (float64 $number) (get $units (trimPrefix $number $text)) 0.9) | floor | int64 -}}
 {{- end -}}
 
 {{/* What every container of ours is. */}}
 {{- define "fingerpost.container" -}}
-image: {{ include "fingerpost.image" . }}
+image: {{ include "fingerpost.image" . | toYaml }}
 imagePullPolicy: {{ .Values.image.pullPolicy }}
 terminationMessagePolicy: FallbackToLogsOnError
 securityContext:
@@ -145,7 +187,9 @@ securityContext:
 {{- range $probe, $path := dict "startup" "/ping" "liveness" "/ping" "readiness" "/ready" }}
 {{ $probe }}Probe:
   httpGet: {path: {{ $path }}, port: {{ $port }}}
-  {{- toYaml (get (index $ 0).Values.probes $probe) | nindent 2 }}
+  {{- with get (index $ 0).Values.probes $probe }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
 {{- end }}
 {{- end -}}
 
@@ -168,9 +212,13 @@ automountServiceAccountToken: false
 enableServiceLinks: false
 securityContext:
   runAsNonRoot: true
-  runAsUser: {{ $values.podSecurityContext.runAsUser }}
-  runAsGroup: {{ $values.podSecurityContext.runAsGroup }}
-  fsGroup: {{ $values.podSecurityContext.runAsGroup }}
+  {{- with $values.podSecurityContext.runAsUser }}
+  runAsUser: {{ int64 . }}
+  {{- end }}
+  {{- with $values.podSecurityContext.runAsGroup }}
+  runAsGroup: {{ int64 . }}
+  fsGroup: {{ int64 . }}
+  {{- end }}
   seccompProfile: {type: RuntimeDefault}
 {{- range $field := list "imagePullSecrets" "priorityClassName" "runtimeClassName" "nodeSelector" "tolerations" "hostAliases" "dnsPolicy" "dnsConfig" }}
 {{- with get $values $field }}
@@ -206,6 +254,7 @@ topologySpreadConstraints: {{- toYaml . | nindent 0 }}
 {{- if and (has (toString $v.updateStrategy.maxUnavailable) (list "0" "0%")) (has (toString $v.updateStrategy.maxSurge) (list "0" "0%")) }}
 {{- fail "updateStrategy.maxUnavailable and updateStrategy.maxSurge are both 0: no rollout could begin" }}
 {{- end }}
+{{- include "fingerpost.validateFlags" . }}
 {{- $flags := .Files.Lines "files/flags.txt" }}
 {{- range $v.extraArgs }}
 {{- if not (has (regexFind "[^-][^=]*" .) $flags) }}
@@ -219,4 +268,80 @@ topologySpreadConstraints: {{- toYaml . | nindent 0 }}
 {{- end }}
 {{- end }}
 {{- end }}
+{{- end -}}
+
+{{/* A duration as Go writes it, in milliseconds. */}}
+{{- define "fingerpost.milliseconds" -}}
+{{- $units := dict "ms" 1.0 "s" 1e3 "m" 60e3 "h" 3600e3 -}}
+{{- $sum := 0.0 -}}
+{{- range regexFindAll "[0-9.]+(ms|s|m|h)" . -1 -}}
+{{- $number := regexFind "^[0-9.]+" . -}}
+{{- $sum = addf $sum (mulf (float64 $number) (get $units (trimPrefix $number .))) -}}
+{{- end -}}
+{{- printf "%.6f" $sum -}}
+{{- end -}}
+
+{{/* Fails unless a duration is shorter than another one. A list of the name of a value and the value, twice. */}}
+{{- define "fingerpost.validateShorter" -}}
+{{- $shorter := index . 1 | toString -}}
+{{- $longer := index . 3 | toString -}}
+{{- if not (lt (include "fingerpost.milliseconds" $shorter | float64) (include "fingerpost.milliseconds" $longer | float64)) }}
+{{- fail (printf "%s (%s) must be shorter than %s (%s)" (index . 0) $shorter (index . 2) $longer) }}
+{{- end }}
+{{- end -}}
+
+{{/* What the process would refuse of its flags, and would not start. TestFlagsStart compares it with the process. */}}
+{{- define "fingerpost.validateFlags" -}}
+{{- $v := .Values -}}
+{{- $probed := "5s" -}}
+{{- range $v.extraArgs }}
+{{- if regexMatch "^--?probe-interval=" . }}
+{{- $probed = regexReplaceAll "^[^=]*=" . "" }}
+{{- end }}
+{{- end }}
+{{- $lease := $v.write.lease }}
+{{- range list
+    (list "how often clusters are probed, -probe-interval" $probed "links.suspectAfter" $v.links.suspectAfter)
+    (list "links.suspectAfter" $v.links.suspectAfter "links.staleAfter" $v.links.staleAfter)
+    (list "0" "0s" "write.lease.renewInterval" $lease.renewInterval)
+    (list "write.lease.renewInterval" $lease.renewInterval "write.lease.fence" $lease.fence)
+    (list "write.lease.fence" $lease.fence "write.lease.duration" $lease.duration) }}
+{{- include "fingerpost.validateShorter" . }}
+{{- end }}
+{{- range splitList "," $v.mesh.defaultOpaquePorts }}
+{{- $ends := splitList "-" . }}
+{{- $first := first $ends | atoi }}
+{{- $last := last $ends | atoi }}
+{{- if and . (or (lt $first 1) (gt $last 65535) (gt $first $last)) }}
+{{- fail (printf "mesh.defaultOpaquePorts: %s is neither a port nor a range of ports" .) }}
+{{- end }}
+{{- end }}
+{{- range $v.links.allowHosts }}
+{{- if and (contains "/" .) (not (include "fingerpost.isCIDR" .)) }}
+{{- fail (printf "links.allowHosts: %s is neither a name nor an address nor a CIDR" .) }}
+{{- end }}
+{{- end }}
+{{- $taken := dict "9998" "the debug server" }}
+{{- range $name := list "grpc" "admin" "peer" }}
+{{- $port := get $v.ports $name | toString }}
+{{- $used := or (ne $name "peer") (include "fingerpost.peers" $) }}
+{{- if and $used (hasKey $taken $port) }}
+{{- fail (printf "ports.%s is %s, which is that of %s" $name $port (get $taken $port)) }}
+{{- end }}
+{{- $_ := set $taken $port (printf "ports.%s" $name) }}
+{{- end }}
+{{- end -}}
+
+{{/* Not empty if a text is an IPv4 or IPv6 network. */}}
+{{- define "fingerpost.isCIDR" -}}
+{{- $parts := splitList "/" . -}}
+{{- $address := first $parts -}}
+{{- $bits := last $parts -}}
+{{- $groups := regexFindAll "[0-9A-Fa-f]+" $address -1 | len -}}
+{{- $isV4 := regexMatch "^((25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])(\\.|$)){4}$" $address | and (not (hasSuffix "." $address)) -}}
+{{- $isV6 := and (regexMatch "^([0-9A-Fa-f]{1,4}(:[0-9A-Fa-f]{1,4})*)?(::)?([0-9A-Fa-f]{1,4}(:[0-9A-Fa-f]{1,4})*)?$" $address)
+    (ternary (lt $groups 8) (eq $groups 8) (contains "::" $address)) -}}
+{{- if and (eq (len $parts) 2) (regexMatch "^(0|[1-9][0-9]{0,2})$" $bits) (or (and $isV4 (le (int $bits) 32)) (and $isV6 (le (int $bits) 128))) -}}
+true
+{{- end -}}
 {{- end -}}
