@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 )
 
@@ -58,10 +57,9 @@ func Credentials(kubeconfig []byte, hosts Hosts) (*rest.Config, error) {
 		return nil, fmt.Errorf("the kubeconfig has %d bytes, more than %d: it needs one cluster, one user and one "+
 			"context", len(kubeconfig), maxKubeconfig)
 	}
-	parsed, err := clientcmd.Load(kubeconfig)
+	parsed, err := loadKubeconfig(kubeconfig)
 	if err != nil {
-		return nil, errors.New("the kubeconfig cannot be parsed: it must be YAML or JSON of kind Config, " +
-			"apiVersion v1")
+		return nil, err
 	}
 	context, found := parsed.Contexts[parsed.CurrentContext]
 	if !found || context == nil {

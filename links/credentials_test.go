@@ -5,10 +5,12 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
 )
 
 // kubeconfig writes one with these fields of its cluster and of its user.
@@ -184,6 +186,84 @@ func TestLargeKubeconfig(t *testing.T) {
 	}
 }
 
+// What cannot be decoded is named by the path of its field, and nothing that somebody wrote is in the message: it may be a
+// key, and it is shown in a condition.
+func TestFieldsThatCannotBeDecoded(t *testing.T) {
+	const secret = "c2VjcmV0LXRoYXQtbm9ib2R5LW1heS1zZWU"
+	certificate := base64.StdEncoding.EncodeToString([]byte("-----BEGIN"))
+	for name, tc := range map[string]struct {
+		kubeconfig string
+		want       []string
+	}{
+		"authority that was cut": {
+			string(kubeconfig(server+`, certificate-authority-data: `+secret+`$`, token)),
+			[]string{"clusters[0].cluster.certificate-authority-data is rejected: it is not base64"},
+		},
+		"certificate and key": {
+			string(kubeconfig(server, `client-certificate-data: `+secret+`, client-key-data: "`+secret+`="`)),
+			[]string{"users[0].user.client-certificate-data is rejected: it is not base64"},
+		},
+		"key": {
+			string(kubeconfig(server, `client-certificate-data: `+certificate+`, client-key-data: "%`+secret+`"`)),
+			[]string{"users[0].user.client-key-data is rejected: it is not base64"},
+		},
+		"key that is a list": {
+			string(kubeconfig(server, `client-key-data: {`+secret+`: 1}`)),
+			[]string{"users[0].user.client-key-data is rejected: it is a map of fields, and must be text in base64"},
+		},
+		"number as a token": {
+			string(kubeconfig(server, `token: 20261116123456789`)),
+			[]string{"users[0].user.token is rejected: it is a number, and must be text; write it in quotes"},
+		},
+		"text as a switch": {
+			string(kubeconfig(server+`, insecure-skip-tls-verify: "true"`, token)),
+			[]string{"clusters[0].cluster.insecure-skip-tls-verify is rejected: it is text, and must be true or false"},
+		},
+		"several": {
+			string(kubeconfig(`server: [`+secret+`], tls-server-name: 1`, `as-groups: `+secret+`, exec: {args: {a: b}}`)),
+			[]string{
+				"clusters[0].cluster.server is rejected: it is a list, and must be text",
+				"clusters[0].cluster.tls-server-name is rejected: it is a number, and must be text",
+				"users[0].user.as-groups is rejected: it is text, and must be a list",
+				"users[0].user.exec.args is rejected: it is a map of fields, and must be a list",
+			},
+		},
+		"keys of others": {
+			string(kubeconfig(server, `auth-provider: {name: gcp, config: {`+secret+`: [1]}}`)),
+			[]string{"users[0].user.auth-provider.config is rejected: it is a list, and must be text"},
+		},
+		"users by their names":  {"users: {u: {token: " + secret + "}}", []string{"users is rejected: it is a map of fields, and must be a list"}},
+		"a user that is a name": {"users: [" + secret + "]", []string{"users[0] is rejected: it is text, and must be a map of fields"}},
+		"current context":       {"current-context: [" + secret + "]", []string{"current-context is rejected: it is a list, and must be text"}},
+		"a name twice": {
+			"clusters: [{name: " + secret + "}, {name: b}, {name: " + secret + "}]",
+			[]string{"clusters[2].name is rejected: it is that of clusters[0]; give each another name"},
+		},
+		"no YAML": {
+			"users:\n- name: u\n user: {token: " + secret + "}", []string{"it is neither YAML nor JSON, see line "},
+		},
+		"a Secret":   {"apiVersion: v1\nkind: Secret\ndata: {kubeconfig: " + secret + "}", []string{"must be YAML or JSON of kind Config"}},
+		"plain text": {secret, []string{"must be YAML or JSON of kind Config"}},
+		"JSON":       {`{"users": [{"user": {"token": 1, "as": "` + secret + `"}}]}`, []string{"users[0].user.token is rejected"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := Credentials([]byte(tc.kubeconfig), Hosts{})
+			for _, want := range tc.want {
+				if err == nil || !strings.Contains(err.Error(), want) {
+					t.Errorf("%v, want %q", err, want)
+				}
+			}
+			if err != nil && strings.Contains(err.Error(), secret[:9]) {
+				t.Errorf("it has what somebody wrote: %v", err)
+			}
+		})
+	}
+}
+
+// decodingErrors are all messages about what cannot be decoded: of the type's names, indexes and lines.
+var decodingErrors = regexp.MustCompile(`^((clusters|users|contexts|preferences|extensions|current-context|kind|apiVersion)` +
+	`[][0-9a-zA-Z.-]* is rejected: it is [a-z0-9 ,[\]]+; [a-z ,]+\n?|the kubeconfig cannot be parsed: it [a-zA-Z0-9 ,]+)+$`)
+
 // Whatever a kubeconfig contains: no panic, and what is accepted is inline, encrypted and verified, without
 // impersonation.
 func FuzzCredentials(f *testing.F) {
@@ -193,9 +273,17 @@ func FuzzCredentials(f *testing.F) {
 	f.Add(kubeconfig(`server: "https://[fe80::1%25eth0]:6443"`, token))
 	f.Add([]byte(
 		"users: [{name: u}]\nclusters: [{name: c}]\ncontexts: [{name: c, context: {cluster: c, user: u}}]\ncurrent-context: c\n"))
+	f.Add(kubeconfig(server+`, certificate-authority-data: "LS0t$"`, `token: 1, as-groups: x, exec: {env: [{name: [a]}]}`))
+	f.Add([]byte("clusters: [{name: a}, {name: a}, {name: [b]}, c]\nextensions: [{name: a, extension: 5}, {name: a}]\n"))
+	f.Add([]byte("kind: Config\npreferences: {colors: 1}\nusers: [{name: u, user: {as-user-extra: {a: {b: c}}}}]\n"))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		config, err := Credentials(text, Hosts{InCluster: true})
 		if err != nil {
+			_, undecoded := clientcmd.Load(text)
+			isShort := len(text) > 0 && len(text) <= maxKubeconfig
+			if undecoded != nil && isShort && !decodingErrors.MatchString(err.Error()) {
+				t.Errorf("%q is rejected with parts of it: %v", text, err)
+			}
 			return
 		}
 		want := rest.TLSClientConfig{

@@ -122,6 +122,12 @@ func newMirroring(u *unstructured.Unstructured, l *Link) *Mirroring {
 	return m
 }
 
+// MirroringProblem returns what a server would report of the part of a Link's spec that is about mirroring; empty for
+// nothing.
+func MirroringProblem(spec map[string]any) string {
+	return newMirroring(&unstructured.Unstructured{Object: map[string]any{"spec": spec}}, &Link{}).Problem
+}
+
 // A fieldReader parses fields of a Link, and collects what is wrong with them.
 type fieldReader struct{ problems error }
 

@@ -1,0 +1,132 @@
+package links
+
+import (
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"reflect"
+	"regexp"
+	"strings"
+
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	clientcmdv1 "k8s.io/client-go/tools/clientcmd/api/v1"
+	"sigs.k8s.io/yaml"
+)
+
+// loadKubeconfig decodes a kubeconfig. The decoder's own errors have parts of what they could not decode, which may be
+// a key or a token, and not always the field. So where it fails the kubeconfig is compared with the type once more, and
+// the error has the paths of fields, made of the type's own names and of indexes, and nothing that somebody has written.
+func loadKubeconfig(kubeconfig []byte) (*clientcmdapi.Config, error) {
+	parsed, err := clientcmd.Load(kubeconfig)
+	if err == nil {
+		return parsed, nil
+	}
+	var decoded any
+	if err := yaml.Unmarshal(kubeconfig, &decoded); err != nil {
+		return nil, fmt.Errorf("the kubeconfig cannot be parsed: it is neither YAML nor JSON%s", lineOf(err))
+	}
+	document, isMap := decoded.(map[string]any)
+	if isMap && isOr(document["kind"], "Config") && isOr(document["apiVersion"], "v1") {
+		if found := misfits("", document, reflect.TypeFor[clientcmdv1.Config]()); len(found) > 0 {
+			const most = 5
+			return nil, errors.Join(found[:min(len(found), most)]...)
+		}
+	}
+	return nil, errors.New("the kubeconfig cannot be parsed: it must be YAML or JSON of kind Config, apiVersion v1")
+}
+
+// isOr reports whether a field is absent or a text.
+func isOr(v any, text string) bool { return v == nil || v == "" || v == text }
+
+var yamlLine = regexp.MustCompile(`\bline \d+`)
+
+// lineOf returns where YAML is wrong, for the end of a sentence.
+func lineOf(err error) string {
+	if line := yamlLine.FindString(err.Error()); line != "" {
+		return ", see " + line
+	}
+	return ""
+}
+
+// misfits returns which fields below a path cannot be decoded into a type, each as a rejection.
+func misfits(path string, v any, t reflect.Type) (found []error) {
+	reject := func(why, instead string) []error { return []error{rejectedField(path, why, instead)} }
+	expected := func(what, instead string) []error {
+		return reject(fmt.Sprintf("it is %s, and must be %s", kindOf(v), what), instead)
+	}
+	text, isText := v.(string)
+	list, isList := v.([]any)
+	members, isMap := v.(map[string]any)
+	switch isBytes := t == reflect.TypeFor[[]byte](); {
+	case v == nil || t.PkgPath() == "k8s.io/apimachinery/pkg/runtime": // an extension is anything
+		return nil
+	case t.Kind() == reflect.Pointer:
+		return misfits(path, v, t.Elem())
+	case isBytes && !isText:
+		return expected("text in base64", "copy it again from the cluster")
+	case isBytes:
+		if _, err := base64.StdEncoding.DecodeString(text); err != nil {
+			return reject("it is not base64, or was cut", "copy it again from the cluster")
+		}
+	case t.Kind() == reflect.String && !isText:
+		return expected("text", "write it in quotes")
+	case t.Kind() == reflect.Bool:
+		if _, isBool := v.(bool); !isBool {
+			return expected("true or false", "write it without quotes")
+		}
+	case t.Kind() == reflect.Slice && !isList:
+		return expected("a list", "begin each of its items with a dash")
+	case t.Kind() == reflect.Slice:
+		return misfitsOfList(path, list, t.Elem())
+	case (t.Kind() == reflect.Struct || t.Kind() == reflect.Map) && !isMap:
+		return expected("a map of fields", "write its fields below it, indented")
+	case t.Kind() == reflect.Map:
+		for _, member := range members { // their keys are of somebody's
+			found = append(found, misfits(path, member, t.Elem())...)
+		}
+	case t.Kind() == reflect.Struct:
+		for field := range t.Fields() {
+			name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
+			found = append(found, misfits(strings.TrimPrefix(path+"."+name, "."), members[name], field.Type)...)
+		}
+	}
+	return found
+}
+
+// misfitsOfList also finds names that occur twice: the lists of a kubeconfig are maps by name.
+func misfitsOfList(path string, list []any, t reflect.Type) (found []error) {
+	first := map[any]int{}
+	isNamed := false
+	if t.Kind() == reflect.Struct {
+		_, isNamed = t.FieldByName("Name")
+	}
+	for i, item := range list {
+		at := fmt.Sprintf("%s[%d]", path, i)
+		found = append(found, misfits(at, item, t)...)
+		members, _ := item.(map[string]any)
+		name, isText := members["name"].(string)
+		if before, twice := first[name]; isNamed && isText && twice {
+			found = append(found, rejectedField(at+".name", fmt.Sprintf("it is that of %s[%d]", path, before),
+				"give each another name"))
+		} else if isText {
+			first[name] = i
+		}
+	}
+	return found
+}
+
+// kindOf returns what a decoded value is, in words.
+func kindOf(v any) string {
+	switch v.(type) {
+	case string:
+		return "text"
+	case bool:
+		return "true or false"
+	case []any:
+		return "a list"
+	case map[string]any:
+		return "a map of fields"
+	}
+	return "a number"
+}
