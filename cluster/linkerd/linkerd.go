@@ -64,11 +64,13 @@ const (
 
 // On Services that are to be mirrored, and on gateways.
 const (
-	ExportedLabel             = "mirror.linkerd.io/exported"  // =true by gateway, =remote-discovery without
-	FederatedLabel            = "mirror.linkerd.io/federated" // =member
-	GatewayIdentityAnnotation = "mirror.linkerd.io/gateway-identity"
-	ProbePathAnnotation       = "mirror.linkerd.io/probe-path"
-	ProbePeriodAnnotation     = "mirror.linkerd.io/probe-period" // seconds, or a duration
+	ExportedLabel                   = "mirror.linkerd.io/exported"  // =true by gateway, =remote-discovery without
+	FederatedLabel                  = "mirror.linkerd.io/federated" // =member
+	GatewayIdentityAnnotation       = "mirror.linkerd.io/gateway-identity"
+	ProbePathAnnotation             = "mirror.linkerd.io/probe-path"
+	ProbePeriodAnnotation           = "mirror.linkerd.io/probe-period" // seconds, or a duration
+	ProbeTimeoutAnnotation          = "mirror.linkerd.io/probe-timeout" // the same
+	ProbeFailureThresholdAnnotation = "mirror.linkerd.io/probe-failure-threshold"
 )
 
 // On Secrets with the credentials of a linked cluster, and on Links.

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -205,6 +207,7 @@ func (o *linkOptions) manifestsFor(cmd *cobra.Command, name string, withLink boo
 			return nil, err
 		}
 	}
+	o.reportProblem(cmd.ErrOrStderr(), name, link)
 	token, expires, err := o.newToken(ctx, client)
 	if err != nil {
 		return nil, err
@@ -218,6 +221,7 @@ func (o *linkOptions) manifestsFor(cmd *cobra.Command, name string, withLink boo
 		fmt.Fprintf(cmd.ErrOrStderr(), "A server in a Pod rejects the kubeconfig of %s: %s. "+
 			"Set --api-server-address.\n", name, Printable(err.Error()))
 	}
+	o.reportLeftOut(cmd.ErrOrStderr(), name, config)
 	manifests := []manifest{o.newSecret(name, o.controllerNamespace, kubeconfig)}
 	if o.mirrorSecret && o.linkNamespace != o.controllerNamespace {
 		manifests = append(manifests, o.newSecret(name, o.linkNamespace, kubeconfig))
@@ -231,6 +235,55 @@ func (o *linkOptions) manifestsFor(cmd *cobra.Command, name string, withLink boo
 			"and 'fingerpost link renew' keeps it valid.\n", name, end)
 	}
 	return manifests, nil
+}
+
+// reportProblem writes what a server would report of the Link, such as of what the gateway's annotations say.
+func (o *linkOptions) reportProblem(to io.Writer, name string, link manifest) {
+	spec, _ := link["spec"].(manifest)
+	if problem := links.MirroringProblem(spec); problem != "" {
+		fmt.Fprintf(to, "The Link of %s will have a problem: %s. See the annotations of its gateway %s/%s.\n",
+			name, Printable(problem), o.gatewayNamespace, o.gatewayName)
+	}
+}
+
+// reportLeftOut writes what of the user's kubeconfig is not in the printed one, and matters to who uses it: how the API
+// server is reached, and who asks. The address, the authority and the name in its certificate are in it.
+func (o *linkOptions) reportLeftOut(to io.Writer, name string, config *rest.Config) {
+	if proxy := proxyOf(config); proxy != "" {
+		fmt.Fprintf(to, "The kubeconfig of %s leaves out %s: Fingerpost connects to API servers directly. If %s cannot "+
+			"be reached without the proxy, name another address by --api-server-address.\n",
+			name, proxy, Printable(cmp.Or(o.server, config.Host)))
+	}
+	var user []string
+	for field, isSet := range map[string]bool{
+		"user.exec":          config.ExecProvider != nil,
+		"user.auth-provider": config.AuthProvider != nil,
+		"user.as":            !reflect.ValueOf(config.Impersonate).IsZero(),
+		"user.username":      config.Username != "",
+	} {
+		if isSet {
+			user = append(user, field)
+		}
+	}
+	if slices.Sort(user); len(user) > 0 {
+		fmt.Fprintf(to, "The kubeconfig of %s leaves out your %s: in it is the token of ServiceAccount %s/%s.\n",
+			name, strings.Join(user, ", "), o.accountNamespace, o.account)
+	}
+}
+
+// proxyOf returns by which setting of the user an API server is reached over a proxy; empty for none.
+func proxyOf(config *rest.Config) string {
+	if config.Proxy != nil {
+		return "cluster.proxy-url"
+	}
+	request, err := http.NewRequest(http.MethodGet, config.Host, http.NoBody)
+	if err != nil {
+		return ""
+	}
+	if proxy, err := http.ProxyFromEnvironment(request); err == nil && proxy != nil {
+		return "HTTPS_PROXY of your environment"
+	}
+	return ""
 }
 
 func (o *linkOptions) checkName(name string) error {
@@ -445,11 +498,23 @@ func (o *linkOptions) addGateway(spec manifest, gateway *corev1.Service) error {
 		return err
 	}
 	period := cmp.Or(gateway.Annotations[linkerd.ProbePeriodAnnotation], "3")
-	if _, err := strconv.Atoi(period); err == nil {
-		period += "s"
+	probeSpec := manifest{"path": path, "port": probe, "period": withUnit(period)}
+	if timeout := gateway.Annotations[linkerd.ProbeTimeoutAnnotation]; timeout != "" {
+		probeSpec["timeout"] = withUnit(timeout)
 	}
-	spec["probeSpec"] = manifest{"path": path, "port": probe, "period": period}
+	if threshold := gateway.Annotations[linkerd.ProbeFailureThresholdAnnotation]; threshold != "" {
+		probeSpec["failureThreshold"] = threshold
+	}
+	spec["probeSpec"] = probeSpec
 	return nil
+}
+
+// withUnit makes a duration of a bare number of seconds, as annotations of gateways have it.
+func withUnit(duration string) string {
+	if _, err := strconv.Atoi(duration); err == nil {
+		return duration + "s"
+	}
+	return duration
 }
 
 // gatewayPort returns the number by which other clusters reach a port of a gateway.

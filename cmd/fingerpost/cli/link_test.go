@@ -2,15 +2,20 @@ package cli
 
 import (
 	"encoding/json"
+	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	"github.com/fingerpost/fingerpost/cmd/fingerpost/cmdtest"
 )
@@ -117,4 +122,165 @@ func TestLinkGenWithoutGateway(t *testing.T) {
 			t.Errorf("%s: a token was requested: %t, want %t: %v\n%s", gateway, created, want, err, out)
 		}
 	}
+}
+
+// What the gateway's annotations say of its probe is in the Link, and what is wrong in them is reported.
+func TestLinkGenProbe(t *testing.T) {
+	for name, c := range map[string]struct {
+		annotations map[string]string
+		want        []string
+	}{
+		"all": {
+			map[string]string{"period": "5", "timeout": "10s", "failure-threshold": "6"},
+			[]string{`failureThreshold: "6"`, "period: 5s", "timeout: 10s", "path: /ready", `port: "4191"`},
+		},
+		"seconds":             {map[string]string{"timeout": "7"}, []string{"period: 3s", "timeout: 7s"}},
+		"none":                {nil, []string{"probeSpec:\n    path: /ready\n    period: 3s\n    port: \"4191\"\n"}},
+		"no number":           {map[string]string{"failure-threshold": "six"}, []string{`spec.probeSpec.failureThreshold "six" is not a number`}},
+		"no duration":         {map[string]string{"timeout": "soon"}, []string{`spec.probeSpec.timeout "soon" is not a duration`}},
+		"a period of nothing": {map[string]string{"period": "0"}, []string{`spec.probeSpec.period "0s" is not a duration`, "shop/gateway"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			gateway := corev1.Service{
+				TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Service"},
+				ObjectMeta: metav1.ObjectMeta{
+					Namespace: "shop", Name: "gateway", Annotations: map[string]string{
+						"mirror.linkerd.io/gateway-identity": "gateway.example", "mirror.linkerd.io/probe-path": "/ready",
+					},
+				},
+				Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Name: "mc-gateway", Port: 4143}, {Name: "mc-probe", Port: 4191}}},
+			}
+			for key, value := range c.annotations {
+				gateway.Annotations["mirror.linkerd.io/probe-"+key] = value
+			}
+			kubeconfig := linkableCluster(t, gateway, func(k *clientcmdapi.Config) {})
+			out, err := fingerpost(t, linkGen(kubeconfig, "--gateway-addresses", "192.0.2.1")...)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, want := range c.want {
+				if !strings.Contains(out, want) {
+					t.Errorf("there is no %q in\n%s", want, out)
+				}
+			}
+			if len(c.annotations) != 1 && strings.Contains(out, "problem") {
+				t.Errorf("a problem is reported:\n%s", out)
+			}
+		})
+	}
+}
+
+// What the user's kubeconfig has and the printed one has not is reported, if it decides who connects, or how.
+func TestLinkGenLeavesOut(t *testing.T) {
+	forward := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		to, err := (&net.Dialer{}).DialContext(r.Context(), "tcp", r.Host)
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusBadGateway)
+			return
+		}
+		w.WriteHeader(http.StatusOK)
+		from, _, err := w.(http.Hijacker).Hijack()
+		if err != nil {
+			return
+		}
+		go func() { defer to.Close(); _, _ = io.Copy(to, from) }()
+		defer from.Close()
+		_, _ = io.Copy(from, to)
+	}))
+	defer forward.Close()
+	const nothing = "leaves out"
+	for name, c := range map[string]struct {
+		change     func(c *clientcmdapi.Cluster, u *clientcmdapi.AuthInfo)
+		want, args string
+	}{
+		"nothing": {func(*clientcmdapi.Cluster, *clientcmdapi.AuthInfo) {}, "", ""},
+		"a proxy": {
+			func(c *clientcmdapi.Cluster, _ *clientcmdapi.AuthInfo) { c.ProxyURL = forward.URL },
+			"The kubeconfig of west leaves out cluster.proxy-url: Fingerpost connects to API servers directly. " +
+				"If https://127.0.0.1:", "",
+		},
+		"a proxy, and another address": {
+			func(c *clientcmdapi.Cluster, _ *clientcmdapi.AuthInfo) { c.ProxyURL = forward.URL },
+			"If https://west.example cannot be reached without the proxy", "--api-server-address=https://west.example",
+		},
+		"impersonation": {
+			func(_ *clientcmdapi.Cluster, u *clientcmdapi.AuthInfo) { u.Impersonate = "admin" },
+			"leaves out your user.as: in it is the token of ServiceAccount linkerd-multicluster/", "",
+		},
+		"a password": {
+			func(_ *clientcmdapi.Cluster, u *clientcmdapi.AuthInfo) {
+				u.Token, u.Username, u.Password = "", "a", "b"
+			},
+			"leaves out your user.username: ", "",
+		},
+		"a program": {
+			func(_ *clientcmdapi.Cluster, u *clientcmdapi.AuthInfo) {
+				u.Token, u.Impersonate = "", "admin"
+				u.Exec = &clientcmdapi.ExecConfig{
+					APIVersion: "client.authentication.k8s.io/v1", Command: "echo", InteractiveMode: "Never",
+					Args: []string{`{"apiVersion":"client.authentication.k8s.io/v1","kind":"ExecCredential","status":{"token":"t"}}`},
+				}
+			},
+			"leaves out your user.as, user.exec: ", "",
+		},
+		"another name in the certificate is kept": {
+			func(c *clientcmdapi.Cluster, _ *clientcmdapi.AuthInfo) { c.TLSServerName = "example.com" }, "", "",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			kubeconfig := linkableCluster(t, corev1.Service{}, func(k *clientcmdapi.Config) {
+				context := k.Contexts[k.CurrentContext]
+				c.change(k.Clusters[context.Cluster], k.AuthInfos[context.AuthInfo])
+			})
+			out, err := fingerpost(t, linkGen(kubeconfig, "--gateway=false", c.args)...)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if c.want == "" && strings.Contains(out, nothing) || !strings.Contains(out, c.want) {
+				t.Errorf("want %q in\n%s", c.want, out)
+			}
+		})
+	}
+}
+
+func linkGen(kubeconfig string, args ...string) []string {
+	all := []string{
+		"link", "gen", "west", "--kubeconfig", kubeconfig, "--token-secret", "token", "--trust-domain", "w",
+		"--cluster-domain", "w", "--gateway-namespace", "shop", "--gateway-name", "gateway",
+	}
+	return append(all, slices.DeleteFunc(args, func(arg string) bool { return arg == "" })...)
+}
+
+// linkableCluster serves what link gen reads of a cluster, and returns the path of a kubeconfig that leads to it.
+func linkableCluster(t *testing.T, gateway corev1.Service, change func(*clientcmdapi.Config)) string {
+	t.Helper()
+	token := corev1.Secret{
+		TypeMeta: metav1.TypeMeta{Kind: "Secret", APIVersion: "v1"}, Type: corev1.SecretTypeServiceAccountToken,
+		ObjectMeta: metav1.ObjectMeta{Namespace: "linkerd-multicluster", Name: "token", Annotations: map[string]string{
+			corev1.ServiceAccountNameKey: "linkerd-service-mirror-remote-access-default",
+		}},
+		Data: map[string][]byte{corev1.ServiceAccountTokenKey: []byte("t")},
+	}
+	var api http.ServeMux
+	for path, object := range map[string]any{
+		"/api/v1/namespaces/linkerd-multicluster/secrets/token": token,
+		"/api/v1/namespaces/shop/services/gateway":              gateway,
+	} {
+		api.HandleFunc(path, func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "application/json")
+			_ = json.NewEncoder(w).Encode(object)
+		})
+	}
+	server := httptest.NewTLSServer(&api)
+	t.Cleanup(server.Close)
+	config, err := clientcmd.Load(cmdtest.Kubeconfig(t, server, server.URL))
+	if err != nil {
+		t.Fatal(err)
+	}
+	change(config)
+	path := filepath.Join(t.TempDir(), "kubeconfig")
+	if err := clientcmd.WriteToFile(*config, path); err != nil {
+		t.Fatal(err)
+	}
+	return path
 }
