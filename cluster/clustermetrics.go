@@ -3,7 +3,9 @@ package cluster
 import (
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
@@ -102,18 +104,29 @@ func (m *clusterMetrics) instrument(config *rest.Config) *rest.Config {
 	latency := m.latency.MustCurryWith(client)
 	config = rest.CopyConfig(config)
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper {
-		failing := promhttp.RoundTripperFunc(func(r *http.Request) (*http.Response, error) {
+		counting := promhttp.RoundTripperFunc(func(r *http.Request) (*http.Response, error) {
+			began, method := time.Now(), strings.ToLower(r.Method)
 			response, err := next.RoundTrip(r)
 			if err != nil {
-				failures.WithLabelValues(strings.ToLower(r.Method)).Inc() // like the labels of promhttp
+				failures.WithLabelValues(method).Inc()
+				return response, err
 			}
-			return response, err
+			code := codeLabel(response.StatusCode)
+			requests.WithLabelValues(code, method).Inc()
+			latency.WithLabelValues(code, method).Observe(time.Since(began).Seconds())
+			return response, nil
 		})
-		counting := promhttp.InstrumentRoundTripperCounter(requests, failing)
-		timing := promhttp.InstrumentRoundTripperDuration(latency, counting)
-		return promhttp.InstrumentRoundTripperInFlight(m.inFlight.With(client), timing)
+		return promhttp.InstrumentRoundTripperInFlight(m.inFlight.With(client), counting)
 	})
 	return config
+}
+
+// codeLabel returns the label of a status. Those that HTTP does not know share one: an API server may answer with any.
+func codeLabel(status int) string {
+	if http.StatusText(status) == "" {
+		return "other"
+	}
+	return strconv.Itoa(status)
 }
 
 // Instrument returns a config for the API server of a cluster whose requests count as the cluster's. It is

@@ -1,14 +1,18 @@
 package cluster_test
 
 import (
+	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	dto "github.com/prometheus/client_model/go"
+	"k8s.io/client-go/rest"
 
 	"github.com/fingerpost/fingerpost/cluster"
 	"github.com/fingerpost/fingerpost/cluster/api"
@@ -243,6 +247,33 @@ func TestCounted(t *testing.T) {
 		if all := samples(t, w.metrics(), "http_client_requests_total", "client", "east"); len(all) != 1 ||
 			all[0].GetCounter().GetValue() != 1 {
 			t.Errorf("%v, want one request", all)
+		}
+	})
+}
+
+// An API server that answers with any number makes few series, and none is lost.
+func TestOddCodesAreCounted(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.apply(cluster.Spec{Name: "east"})
+		code := 0
+		odd := promhttp.RoundTripperFunc(func(*http.Request) (*http.Response, error) {
+			return &http.Response{StatusCode: code, Body: http.NoBody}, nil
+		})
+		transport := w.registry.Instrument("east", &rest.Config{}).WrapTransport(odd)
+		for code = 100; code < 1000; code++ {
+			response, err := transport.RoundTrip(httptest.NewRequest(http.MethodGet, "/", nil))
+			if err != nil {
+				t.Fatal(err)
+			}
+			_ = response.Body.Close()
+		}
+		var all float64
+		series := samples(t, w.metrics(), "http_client_requests_total", "client", "east")
+		for _, m := range series {
+			all += m.GetCounter().GetValue()
+		}
+		if len(series) > 70 || all != 900 {
+			t.Errorf("%d series count %v requests", len(series), all)
 		}
 	})
 }

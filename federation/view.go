@@ -219,8 +219,15 @@ type Workload struct {
 type Cohort struct {
 	Kind                 WorkloadKind
 	Namespace            string
-	OwnerKind, OwnerName string                  // of the controller, kind in lower case; empty for none
+	OwnerKind, OwnerName string                  // of the controller, of OwnerKinds; empty for none
 	Template             unique.Handle[Template] // never the zero Handle
+}
+
+// OwnerKinds are the kinds of owners that Linkerd labels metrics with, in lower case: the kind is the key of a label.
+// It is none of the keys that others have, such as namespace.
+var OwnerKinds = []string{
+	"cronjob", "daemonset", "deployment", "job", "node", ownerPod, "replicaset", "replicationcontroller",
+	"statefulset", "workloadgroup",
 }
 
 // Kind returns what w is.

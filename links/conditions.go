@@ -264,15 +264,15 @@ func (r *reporter) reportGuarded(w *cluster.Withdrawn) {
 }
 
 // messageLimit bounds the message of a condition, in bytes, so that an Event can carry it as well: parts of
-// it may come from a kubeconfig.
+// it may come from a kubeconfig, or from a linked cluster.
 const messageLimit = 960
 
 func truncate(text string) string {
 	const more = "…"
-	if len(text) <= messageLimit {
-		return text
+	if len(text) > messageLimit {
+		text = strings.ToValidUTF8(text[:messageLimit-len(more)], "") + more
 	}
-	return strings.ToValidUTF8(text[:messageLimit-len(more)], "") + more
+	return federation.Printable(text)
 }
 
 // oneLine renders joined errors on one line.

@@ -211,6 +211,13 @@ func FuzzDecode(f *testing.F) {
 		if err != nil {
 			return
 		}
+		for _, v := range c.Published.Views.All() {
+			for _, s := range v.Slices {
+				for _, e := range s.Endpoints {
+					checkText(t, e)
+				}
+			}
+		}
 		store := federation.NewStore()
 		store.AddCluster("east", federation.Expectation{Local: true})
 		w := store.NewWriter("east")
@@ -221,6 +228,49 @@ func FuzzDecode(f *testing.F) {
 			store.Watch(federation.Ref{Cluster: "east", Service: svc}).Close()
 		}
 	})
+}
+
+// checkText fails the test if the labels that clients get for an endpoint are not plain.
+func checkText(t *testing.T, e *federation.Endpoint) {
+	t.Helper()
+	all := []string{e.Zone.String(), e.Node.String(), e.Hostname()}
+	if w := e.Workload; w != nil {
+		kind, owner := w.Owner()
+		if kind != "" && !slices.Contains(federation.OwnerKinds, kind) {
+			t.Errorf("an owner of kind %q", kind)
+		}
+		all = append(all, w.Name, w.Namespace(), owner, w.Template().ServiceAccount, w.Template().Hash)
+	}
+	for _, text := range all {
+		if !federation.IsPlain(text) {
+			t.Errorf("text of an endpoint: %q", text)
+		}
+	}
+}
+
+// Owners of other kinds than Linkerd's, as former versions wrote them, are none; the rest of the file is used.
+func TestOwnersOfFormerVersions(t *testing.T) {
+	template := unique.Make(federation.Template{ServiceAccount: "default"})
+	for owner, want := range map[[2]string]string{
+		{"statefulset", "db"}: "statefulset/db", {"cluster", "db"}: "pod/db-1", {"deployment", "a\"} 1\nb{"}: "pod/db-1",
+		{"a=\"\"} 1\nb", "x"}: "pod/db-1",
+	} {
+		cohort := federation.Cohort{Namespace: "ns", OwnerKind: owner[0], OwnerName: owner[1], Template: template}
+		slice := &federation.Slice{Name: "db", Endpoints: []*federation.Endpoint{
+			{Addr: netip.MustParseAddr("10.0.0.1"), Ready: true, Workload: new(cohort.Workload("db-1"))},
+		}}
+		svc := federation.Service{Namespace: "ns", Name: "db"}
+		var p federation.Published
+		p.Views = p.Views.With(svc, &federation.View{Slices: []*federation.Slice{slice}})
+		c, err := decode(encoded(t, east(p)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		kind, name := c.Published.Views.Get(svc).Slices[0].Endpoints[0].Workload.Owner()
+		if got := kind + "/" + name; got != want {
+			t.Errorf("%q: %s, want %s", owner, got, want)
+		}
+	}
 }
 
 func names(all []Header) iter.Seq[string] {

@@ -19,6 +19,7 @@ import (
 	"hash/crc32"
 	"io"
 	"net/netip"
+	"slices"
 	"time"
 	"unique"
 
@@ -298,17 +299,13 @@ var errInvalid = errors.New("it is invalid")
 func (d *decoder) add(r record) error {
 	switch {
 	case r.Template != nil:
-		d.templates = append(d.templates, unique.Make(*r.Template))
-	case r.Workload != nil:
-		w := r.Workload
-		if w.Template < 0 || w.Template >= len(d.templates) {
+		t := *r.Template
+		if !plain(t.ServiceAccount, t.ControlPlane, t.Hash, t.Identity, t.ServerName) {
 			return errInvalid
 		}
-		cohort := federation.Cohort{
-			Kind: w.Kind, Namespace: w.Namespace,
-			OwnerKind: w.OwnerKind, OwnerName: w.OwnerName, Template: d.templates[w.Template],
-		}
-		d.workloads = append(d.workloads, new(cohort.Workload(w.Name)))
+		d.templates = append(d.templates, unique.Make(t))
+	case r.Workload != nil:
+		return d.addWorkload(r.Workload)
 	case r.Service != nil:
 		v, err := d.newView(r.Service)
 		if err != nil {
@@ -325,6 +322,25 @@ func (d *decoder) add(r record) error {
 		d.out.Profiles[r.Profile.Name] = &r.Profile.Profile
 	}
 	return nil
+}
+
+// addWorkload adds a workload. Versions that wrote the same format let owners of any kind and name pass: such a one is
+// none.
+func (d *decoder) addWorkload(w *workload) error {
+	if w.Template < 0 || w.Template >= len(d.templates) || !plain(w.Namespace, w.Name) {
+		return errInvalid
+	}
+	cohort := federation.Cohort{Kind: w.Kind, Namespace: w.Namespace, Template: d.templates[w.Template]}
+	if slices.Contains(federation.OwnerKinds, w.OwnerKind) && plain(w.OwnerName) {
+		cohort.OwnerKind, cohort.OwnerName = w.OwnerKind, w.OwnerName
+	}
+	d.workloads = append(d.workloads, new(cohort.Workload(w.Name)))
+	return nil
+}
+
+// plain reports whether texts may stand in Views.
+func plain(texts ...string) bool {
+	return !slices.ContainsFunc(texts, func(s string) bool { return !federation.IsPlain(s) })
 }
 
 func (d *decoder) addHeld(from *held) error {
@@ -347,7 +363,7 @@ func (d *decoder) newView(s *service) (*federation.View, error) {
 		all := make([]*federation.Endpoint, len(from.Endpoints))
 		for j, at := range from.Endpoints {
 			w, err := d.workloadAt(at.Workload)
-			if err != nil || !at.Addr.IsValid() {
+			if err != nil || !at.Addr.IsValid() || !at.plain() {
 				return nil, errInvalid
 			}
 			all[j] = &federation.Endpoint{
@@ -362,6 +378,15 @@ func (d *decoder) newView(s *service) (*federation.View, error) {
 		return nil, errInvalid
 	}
 	return &v, nil
+}
+
+// plain reports whether the texts of an endpoint may stand in Views.
+func (e *endpoint) plain() bool {
+	m := federation.Mirror{}
+	if e.Mirror != nil {
+		m = *e.Mirror
+	}
+	return plain(e.Hostname, e.Node, e.Zone, m.Cluster, m.Identity, m.Name) && plain(e.Hints...)
 }
 
 func (d *decoder) addAddress(a *address) error {

@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/events"
 
+	"github.com/fingerpost/fingerpost/federation"
 	"github.com/fingerpost/fingerpost/federation/watch"
 )
 
@@ -106,7 +107,7 @@ func (e *serviceEvents) warn(s *serviceRecord, reason, text string) {
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Service"},
 		ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace, Name: s.Name, UID: s.uid},
 	}
-	if len(text) > maxNote {
+	if text = federation.Printable(text); len(text) > maxNote {
 		text = strings.ToValidUTF8(text[:maxNote-3], "") + "..."
 	}
 	e.to.Eventf(service, nil, corev1.EventTypeWarning, reason, "WriteSlices", "%s", text)

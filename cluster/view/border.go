@@ -18,12 +18,15 @@ import (
 
 // The border: what an API server sends is checked here, and nowhere behind it. An API server in good order
 // rejects most of what is left out here, but strings that are not UTF-8 pass it in protobuf, some lengths
-// it does not check, and a hostile one checks nothing.
+// and the characters of owner references it does not check, and a hostile one checks nothing.
 //
-// Everything that passes is valid UTF-8, no longer than Kubernetes allows it, and of a bounded number. What
-// does not pass is left out: the field, if the object means the same without it; else the part of the
-// object (a port, an address, a member); else the object. Nothing else is lost for it. What is left out of
-// an object is logged once, cut to a bounded length, and counted.
+// Everything that passes is plain text (federation.IsPlain), no longer than Kubernetes allows it, and of a
+// bounded number. What does not pass is left out: the field, if the object means the same without it; else the
+// part of the object (a port, an address, a member); else the object. Nothing else is lost for it. What is left
+// out of an object is logged once, cut to a bounded length, and counted.
+//
+// Much of it ends as labels in the metrics of proxies, which escape nothing. The keys of these labels are ours, but
+// for the kind of an owner: that is one of federation.OwnerKinds.
 const (
 	maxLabel    = validation.DNS1123LabelMaxLength     // namespaces, Services, ports, zones, values of labels
 	maxName     = validation.DNS1123SubdomainMaxLength // all other names, and names of hosts
@@ -75,9 +78,9 @@ func (o *omissions) addText(text string) {
 		return
 	}
 	if len(text) > limit {
-		text = text[:limit] + " ..."
+		text = strings.ToValidUTF8(text[:limit], "") + " ..."
 	}
-	o.all = append(o.all, strings.ToValidUTF8(text, "?"))
+	o.all = append(o.all, federation.Printable(text))
 }
 
 func (o *omissions) String() string {
@@ -103,6 +106,8 @@ func (o *omissions) validText(what, s string, limit int) bool {
 		o.addf(what+" %s is longer than %d bytes", s, limit)
 	case !utf8.ValidString(s):
 		o.addf(what+" %s is not valid UTF-8", s)
+	case !federation.IsPlain(s):
+		o.addf(what+" %s has a character that stands in no name", s)
 	default:
 		return true
 	}

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"unicode/utf8"
+	"unique"
 	"unsafe"
 
 	"github.com/go-logr/logr"
@@ -85,9 +85,16 @@ func goodService() *corev1.Service {
 func TestBorder(t *testing.T) {
 	long := strings.Repeat("a", 300)
 	type world struct {
-		svc *corev1.Service
-		es  *discoveryv1.EndpointSlice
-		pod *corev1.Pod
+		svc   *corev1.Service
+		es    *discoveryv1.EndpointSlice
+		pod   *corev1.Pod
+		owner *metav1.PartialObjectMetadata // a ReplicaSet
+	}
+	ownsItself := func(v *federation.View) {
+		o := v.Slices[0].Endpoints[0].Workload
+		cohort := o.Cohort.Value()
+		cohort.OwnerKind, cohort.OwnerName = "", ""
+		*o = cohort.Workload("web-1")
 	}
 	for name, tc := range map[string]struct {
 		do   func(*world)
@@ -96,11 +103,43 @@ func TestBorder(t *testing.T) {
 	}{
 		"nothing": {do: func(*world) {}, also: func(*federation.View) {}},
 		"the name of an owner": {
-			do: func(w *world) { w.pod.OwnerReferences[0].Name = bad }, left: "the owner: its name",
-			also: func(v *federation.View) {
+			do: func(w *world) { w.pod.OwnerReferences[0].Name = bad }, left: "the owner: its name", also: ownsItself,
+		},
+		"an owner that ends a label": {
+			do: func(w *world) { w.pod.OwnerReferences[0].Name = "x\"} 1\nforged 2" }, left: "the owner: its name",
+			also: ownsItself,
+		},
+		"an owner's kind that ends a label": {
+			do:   func(w *world) { w.pod.OwnerReferences[0].Kind = "a=\"\"} 1\nforged 2\nz{b" },
+			left: "the owner: its kind", also: ownsItself,
+		},
+		"an owner's kind that is another label": {
+			do: func(w *world) { w.pod.OwnerReferences[0].Kind = "Namespace" }, left: "no label for its kind",
+			also: ownsItself,
+		},
+		"the owner of the owner": {do: func(w *world) {
+			w.owner.OwnerReferences = []metav1.OwnerReference{{Kind: "a=\"\"} 1\nb{", Name: "x"}}
+		}, also: func(*federation.View) {}},
+		"a zone that ends a label": {
+			func(w *world) { w.es.Endpoints[0].Zone = new("z\"} 1\n") }, "zone",
+			func(v *federation.View) { v.Slices[0].Endpoints[0].Zone = federation.Name{} },
+		},
+		"a zone that reverses text": {
+			func(w *world) { w.es.Endpoints[0].Zone = new("z\u202e") }, "zone",
+			func(v *federation.View) { v.Slices[0].Endpoints[0].Zone = federation.Name{} },
+		},
+		"a node with a backslash": {
+			func(w *world) { w.pod.Spec.NodeName = `a\` }, "node",
+			func(v *federation.View) { v.Slices[0].Endpoints[0].Node = federation.Name{} },
+		},
+		"a template's hash with a line break": {
+			func(w *world) { w.pod.Labels[templateHashLabel] = "a\nb" }, "label " + templateHashLabel,
+			func(v *federation.View) {
 				o := v.Slices[0].Endpoints[0].Workload
 				cohort := o.Cohort.Value()
-				cohort.OwnerKind, cohort.OwnerName = "", ""
+				template := cohort.Template.Value()
+				template.Hash = ""
+				cohort.Template = unique.Make(template)
 				*o = cohort.Workload("web-1")
 			},
 		},
@@ -153,12 +192,15 @@ func TestBorder(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			good := world{goodService(), goodSlice(), goodPod()}
-			want, _ := viewed(t, Options{}, good.svc, good.es, good.pod)
+			replicaSet := func() *metav1.PartialObjectMetadata {
+				return &metav1.PartialObjectMetadata{ObjectMeta: named("web")}
+			}
+			good := world{goodService(), goodSlice(), goodPod(), replicaSet()}
+			want, _ := viewed(t, Options{}, good.svc, good.es, good.pod, good.owner)
 			tc.also(want)
-			odd := world{goodService(), goodSlice(), goodPod()}
+			odd := world{goodService(), goodSlice(), goodPod(), replicaSet()}
 			tc.do(&odd)
-			got, log := viewed(t, Options{}, odd.svc, odd.es, odd.pod)
+			got, log := viewed(t, Options{}, odd.svc, odd.es, odd.pod, odd.owner)
 			if !reflect.DeepEqual(want, got) {
 				t.Errorf("published %+v\nwant %+v", got, want)
 			}
@@ -294,11 +336,12 @@ func TestMembersKeepNoAnnotation(t *testing.T) {
 	}
 }
 
-// FuzzBorder: whatever the objects of a cluster are, everything published is valid UTF-8 and bounded, and
+// FuzzBorder: whatever the objects of a cluster are, everything published is plain text and bounded, and
 // what is not about them is there.
 func FuzzBorder(f *testing.F) {
 	f.Add(bad, "127.0.0.1", int32(0), uint32(1<<32-1), uint16(3))
 	f.Add(strings.Repeat("a", 300), "::ffff:1.2.3.4", int32(70_000), uint32(1), uint16(2000))
+	f.Add("x\"} 1\nforged 2\nz{a=\"", "10.0.0.9", int32(80), uint32(1<<32-1), uint16(3))
 	f.Add("a,b@c,d=e@f@", "10.0.0.9", int32(80), uint32(0xaaaaaaaa), uint16(0))
 	f.Fuzz(func(t *testing.T, s, addr string, port int32, where uint32, n uint16) {
 		bit := uint32(1)
@@ -352,7 +395,7 @@ func FuzzBorder(f *testing.F) {
 				t.Fatal("a Service is lost")
 			}
 			bounded := func(s string) {
-				if !utf8.ValidString(s) || len(s) > maxIdentity {
+				if !federation.IsPlain(s) || len(s) > maxIdentity {
 					t.Errorf("published: %.100q (%d bytes)", s, len(s))
 				}
 			}
@@ -368,6 +411,9 @@ func FuzzBorder(f *testing.F) {
 				}
 				for _, e := range s.Endpoints {
 					if e.Workload != nil {
+						if kind, _ := e.Workload.Owner(); kind != "" && !slices.Contains(federation.OwnerKinds, kind) {
+							t.Errorf("published: an owner of kind %q", kind)
+						}
 						walk(reflect.ValueOf(e.Workload.Cohort.Value()), bounded)
 						walk(reflect.ValueOf(e.Workload.Template()), bounded)
 					}

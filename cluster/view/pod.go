@@ -51,7 +51,7 @@ const (
 // replicaSetOwners are the kinds that count as owners of a ReplicaSet.
 var replicaSetOwners = []string{"job", "statefulset", "daemonset", "deployment"}
 
-// owner is the one controller that an object has, kind in lower case; zero if it has none, or several.
+// owner is the one controller that an object has, of federation.OwnerKinds; zero if it has none, or several.
 type owner struct{ kind, name string }
 
 // refIn returns the reference to an owner that is a ReplicaSet or a Job.
@@ -72,7 +72,12 @@ func newOwner(refs []metav1.OwnerReference, out *omissions) owner {
 		!out.validText("the owner: its name", ref.Name, maxName) {
 		return owner{}
 	}
-	return owner{strings.ToLower(ref.Kind), ref.Name}
+	kind := strings.ToLower(ref.Kind)
+	if !slices.Contains(federation.OwnerKinds, kind) {
+		out.addf("the owner: metrics have no label for its kind %s", ref.Kind)
+		return owner{}
+	}
+	return owner{kind, ref.Name}
 }
 
 // podRecord is what is kept of a Pod, or of an ExternalWorkload.

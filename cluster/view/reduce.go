@@ -75,8 +75,9 @@ func reduceProfile(u *unstructured.Unstructured, out *omissions) (*profile.Profi
 	return p, true
 }
 
-func reduceOwner(m *metav1.PartialObjectMetadata, out *omissions) (owner, bool) {
-	return newOwner(m.OwnerReferences, out), true
+// reduceOwner reports nothing of an owner that does not count: the object itself is the owner of its Pods then.
+func reduceOwner(m *metav1.PartialObjectMetadata, _ *omissions) (owner, bool) {
+	return newOwner(m.OwnerReferences, &omissions{}), true
 }
 
 func reduceNode(m *metav1.PartialObjectMetadata, out *omissions) (zone string, ok bool) {

@@ -40,7 +40,7 @@ cluster -> federation federation/policy federation/watch
 cluster/checkpoint -> federation federation/profile
 cluster/view -> cluster/linkerd cluster/linkerd/serviceprofile cluster/api
 cluster/view -> federation federation/policy federation/profile federation/watch
-cluster/linkerd/serviceprofile -> federation/profile
+cluster/linkerd/serviceprofile -> federation federation/profile
 cluster/linkerd ->
 cluster/api -> federation/watch
 cluster/apitest ->

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	kubejson "sigs.k8s.io/json"
 
+	"github.com/fingerpost/fingerpost/federation"
 	"github.com/fingerpost/fingerpost/federation/profile"
 )
 
@@ -148,8 +149,12 @@ func (t *translation) profile(s *spec) (*profile.Profile, error) {
 
 func (t *translation) route(r *routeSpec, at *field.Path) (profile.Route, error) {
 	out := profile.Route{Name: r.Name, Retryable: r.IsRetryable}
-	if r.Name == "" {
+	switch {
+	case r.Name == "":
 		t.rejectNew("%s: a route needs a name, for the labels of metrics", at)
+	case !federation.IsPlain(r.Name):
+		t.rejectNew("route %.100q: its name has a character that ends a label of metrics: it is left out", r.Name)
+		out.Name = ""
 	}
 	if r.Timeout != "" {
 		d, err := time.ParseDuration(r.Timeout)

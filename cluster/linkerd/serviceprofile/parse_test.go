@@ -184,6 +184,12 @@ func TestParseLeavesOut(t *testing.T) {
 		"{routes: [{condition: {method: GET}}]}": {
 			profile.Profile{Routes: []profile.Route{{Condition: get}}}, "spec.routes[0]: a route needs a name",
 		},
+		`{routes: [{name: 'a"} 1', condition: {method: GET}}]}`: {
+			profile.Profile{Routes: []profile.Route{{Condition: get}}}, "its name has a character that ends a label",
+		},
+		`{routes: [{name: "a\\nb 1", condition: {method: GET}}]}`: {
+			profile.Profile{Routes: []profile.Route{{Condition: get}}}, "its name has a character that ends a label",
+		},
 		"{retryBudget: {ttl: -1s}}": {
 			profile.Profile{RetryBudget: &profile.RetryBudget{}}, "spec.retryBudget.ttl: -1s is negative",
 		},
