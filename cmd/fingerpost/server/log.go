@@ -3,6 +3,7 @@ package server
 import (
 	"flag"
 	"fmt"
+	"os"
 	"strconv"
 
 	"github.com/go-logr/logr"
@@ -36,24 +37,23 @@ func NewLogger(level, format string) (logr.Logger, error) {
 	case format != "plain" && format != "json":
 		return logr.Logger{}, fmt.Errorf("-log-format %q is neither plain nor json", format)
 	}
-	config := zap.NewProductionConfig()
-	config.Level = zap.NewAtomicLevelAt(l.zap)
-	config.Sampling = nil
-	config.DisableStacktrace = true
-	config.EncoderConfig.EncodeTime = zapcore.RFC3339NanoTimeEncoder
-	if format == "plain" {
-		config.Encoding = "console"
-		config.EncoderConfig.EncodeTime = zapcore.ISO8601TimeEncoder
-		config.EncoderConfig.EncodeLevel = zapcore.CapitalLevelEncoder
-		config.DisableCaller = true
-	}
-	z, err := config.Build()
-	if err != nil {
-		return logr.Logger{}, fmt.Errorf("log: %w", err)
-	}
-	log := zapr.NewLogger(z)
+	log := newLogger(zapcore.Lock(os.Stderr), l.zap, format)
 	setLibraryLoggers(log, level)
 	return log, nil
+}
+
+// newLogger returns a logger that writes lines of a level and above, or more verbose ones, in a format.
+func newLogger(to zapcore.WriteSyncer, level zapcore.Level, format string) logr.Logger {
+	config := zap.NewProductionEncoderConfig()
+	config.EncodeTime = zapcore.RFC3339NanoTimeEncoder
+	encoder, options := zapcore.NewJSONEncoder(config), []zap.Option{zap.AddCaller()}
+	if format == "plain" {
+		config.EncodeTime = zapcore.ISO8601TimeEncoder
+		config.EncodeLevel = zapcore.CapitalLevelEncoder
+		encoder, options = zapcore.NewConsoleEncoder(config), nil
+	}
+	core := newPacedCore(zapcore.NewCore(encoder, printableSyncer{to}, level))
+	return zapr.NewLogger(zap.New(core, append(options, zap.ErrorOutput(to))...))
 }
 
 // setLibraryLoggers makes libraries log with our logger. Lines of client-go appear from level debug on.
