@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	"golang.org/x/time/rate"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
@@ -28,7 +29,17 @@ import (
 // A linked cluster need not grant any of that. What cannot be read is unknown, and logged once; what fails for
 // reasons other than a missing right leaves the region as it was.
 
-const selfInterval = 5 * time.Minute
+//
+// What a linked cluster reports changes what all clients of its Services get, and what is written about it. So a
+// change counts at once after some quiet, and otherwise one each ownInterval, with what is reported then: the last
+// value wins, however often it changes. A step of a drain that the cluster asks for counts as a change.
+
+const (
+	selfInterval = 5 * time.Minute
+
+	ownInterval = 5 * time.Second
+	ownBurst    = 3 // changes that count at once after quiet: a drain and a region, when the cluster is linked
+)
 
 // ownTraffic is what a cluster reports of itself about its traffic.
 type ownTraffic struct {
@@ -38,18 +49,61 @@ type ownTraffic struct {
 	noRegion string // why region is not known; empty if it is
 }
 
-func (s *supervisor) ownTraffic() ownTraffic {
+// ownReports paces what a cluster reports of itself.
+type ownReports struct {
+	reported ownTraffic // last
+	counted  countedTraffic
+	awaited  bool          // followTraffic was woken, and has not counted what was reported since
+	changes  *rate.Limiter // of counted; nil for the local cluster, which is not paced
+}
+
+// countedTraffic is what counts of an ownTraffic at a time.
+type countedTraffic struct {
+	ownTraffic
+	drained uint8 // percent
+}
+
+func newOwnReports(local bool) (o ownReports) {
+	if !local {
+		o.changes = rate.NewLimiter(rate.Every(ownInterval), ownBurst)
+	}
+	return o
+}
+
+// count returns what counts at a time, and when that changes; zero for never.
+func (o *ownReports) count(now time.Time) (counted countedTraffic, next time.Time) {
+	percent, next := o.reported.drain.At(now)
+	due := countedTraffic{o.reported, percent}
+	if o.awaited = false; due == o.counted {
+		return due, next
+	}
+	if o.changes != nil {
+		r := o.changes.ReserveN(now, 1)
+		if wait := r.DelayFrom(now); wait > 0 {
+			r.CancelAt(now)
+			o.awaited = true
+			return o.counted, now.Add(wait)
+		}
+	}
+	o.counted = due
+	return due, next
+}
+
+// ownTraffic returns what counts at a time of what the cluster reports of itself, and when that changes; zero for
+// never.
+func (s *supervisor) ownTraffic(now time.Time) (counted countedTraffic, next time.Time) {
 	s.registry.mu.Lock()
 	defer s.registry.mu.Unlock()
-	return s.own
+	return s.own.count(now)
 }
 
 // setOwn has set change what a cluster reports of itself, and returns what that was before.
 func (s *supervisor) setOwn(set func(*ownTraffic)) (before ownTraffic) {
 	s.registry.mu.Lock()
 	defer s.registry.mu.Unlock()
-	before = s.own
-	if set(&s.own); s.own != before {
+	before = s.own.reported
+	if set(&s.own.reported); s.own.reported != before && !s.own.awaited {
+		s.own.awaited = true
 		s.registry.trafficChanged.Ring()
 	}
 	return before

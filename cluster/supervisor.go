@@ -70,7 +70,7 @@ type supervisor struct {
 	guard   *guard                     // nil for the local cluster
 	current atomic.Pointer[engagement] // the one in use; stored by supervise
 	probes  probeHistory
-	own     ownTraffic // guarded by Registry.mu
+	own     ownReports // guarded by Registry.mu
 
 	// Owned by supervise.
 	wanted      Spec            // the one that is acted upon
@@ -84,6 +84,7 @@ func newSupervisor(r *Registry, spec Spec) *supervisor {
 	s := &supervisor{
 		registry: r, log: r.log.WithValues("cluster", spec.Name), name: spec.Name,
 		metrics: newClusterMetrics(spec.Name, r.options.DetailedMetrics),
+		own:     newOwnReports(spec.Local),
 	}
 	s.status = Status{Name: spec.Name, State: federation.Connecting, Since: time.Now()}
 	s.status.describe(spec)

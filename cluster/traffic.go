@@ -133,9 +133,11 @@ func (r *Registry) updateTraffic(s *supervisor, now time.Time) {
 // enforceTraffic puts in force what is asked for. It needs order.
 func (r *Registry) enforceTraffic(s *supervisor, now time.Time) *trafficUpdate {
 	spec, superseded := s.spec.Load()
-	own, name := s.ownTraffic(), federation.Cluster(s.name)
+	own, ownNext := s.ownTraffic(now)
+	name := federation.Cluster(s.name)
 	t := Traffic{Asked: spec.Traffic, Released: spec.Released, NoSelfDrain: own.refused}
 	t.Policy, t.Drain = inForce(spec, own, now)
+	t.Drain.Next = earliest(t.Drain.Next, ownNext)
 	if t.Region = t.Policy.Region; spec.Traffic.Region == "" {
 		t.NoRegion = own.noRegion
 	}
@@ -171,10 +173,10 @@ func earliest(a, b time.Time) time.Time {
 }
 
 // inForce returns the policy for a cluster at a time, and how far it is drained.
-func inForce(spec Spec, own ownTraffic, now time.Time) (p policy.Cluster, d Drain) {
+func inForce(spec Spec, own countedTraffic, now time.Time) (p policy.Cluster, d Drain) {
 	ofLink, next := spec.Traffic.Drain.At(now)
-	itself, ownNext := own.drain.At(now)
-	d.Next = earliest(next, ownNext)
+	itself := own.drained
+	d.Next = next
 	switch none := (policy.Drain{}); {
 	case itself > ofLink, spec.Traffic.Drain == none && own.drain != none:
 		d.By = fmt.Sprintf("the annotation %s of a Namespace of the cluster, which drains itself", policy.DrainKey)

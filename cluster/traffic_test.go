@@ -427,6 +427,62 @@ func TestSelfDrain(t *testing.T) {
 	})
 }
 
+// However often a cluster changes its mind, what clients get of it changes once in some seconds, at once after quiet,
+// and in the end it is what the cluster asked for last.
+func TestSelfDrainIsPaced(t *testing.T) {
+	namespace := func(drain string) string {
+		return `{apiVersion: v1, kind: Namespace, metadata: {name: linkerd, annotations: {` + drain + `}}}`
+	}
+	const drained = `federation.fingerpost.io/drain: "true"`
+	for name, next := range map[string]func(now time.Time, i int) string{
+		"toggled": func(_ time.Time, i int) string { return []string{"", drained}[i%2] },
+		"in steps": func(now time.Time, i int) string {
+			return fmt.Sprintf(`federation.fingerpost.io/drain: "%s/2s"`, now.UTC().Format(time.RFC3339))
+		},
+		"by other steps": func(now time.Time, i int) string {
+			return fmt.Sprintf(`federation.fingerpost.io/drain: "2000-01-01T00:00:00Z/%dh"`, 300_000+i%7*50_000)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inTraffic(t, 10, policy.Link{}, func(tr *traffic) {
+				changes := 0
+				last := tr.store.Policy("east").Drained
+				see := func() {
+					if now := tr.store.Policy("east").Drained; now != last {
+						last = now
+						changes++
+					}
+				}
+				tr.wait(time.Minute)
+				tr.east.ApplyYAML(namespace(drained))
+				tr.wait(100 * time.Millisecond)
+				if see(); last != 100 {
+					t.Errorf("%d %% are drained at once", last)
+				}
+				for i := range 1000 {
+					tr.east.ApplyYAML(namespace(next(time.Now(), i)))
+					tr.wait(20 * time.Millisecond)
+					see()
+				}
+				if changes > 8 {
+					t.Errorf("%d changes within 20 s", changes)
+				}
+				tr.east.ApplyYAML(namespace(drained))
+				tr.wait(6 * time.Second)
+				if see(); last != 100 {
+					t.Errorf("%d %% are drained in the end", last)
+				}
+				tr.wait(time.Minute)
+				tr.east.ApplyYAML(namespace(""))
+				tr.wait(100 * time.Millisecond)
+				if see(); last != 0 {
+					t.Errorf("%d %% are drained after quiet", last)
+				}
+			})
+		})
+	}
+}
+
 // A cluster that does not let its Namespace be read cannot drain itself, until it does.
 func TestSelfDrainForbidden(t *testing.T) {
 	inWorld(t, func(w *world) {

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"net/netip"
 	"os"
 	"runtime"
@@ -74,6 +75,7 @@ type world struct {
 	local  *fakeapi.Cluster
 	server *fingerpost.Server
 	honest *honest.Client
+	log    *lineCount // of what the server logs; nil for none
 }
 
 // web is the Service that the honest client asks for.
@@ -119,8 +121,12 @@ func (w *world) link(name string) *fakeapi.Cluster {
 func (w *world) serve(args ...string) {
 	w.t.Helper()
 	var err error
+	var log io.Writer
+	if w.log != nil {
+		log = w.log
+	}
 	w.server, err = fingerpost.Start(w.t.Context(), fingerpost.Options{
-		Binary: binary, Dir: w.t.TempDir(), Kubeconfig: w.local.Kubeconfig(fakeapi.Token),
+		Binary: binary, Dir: w.t.TempDir(), Kubeconfig: w.local.Kubeconfig(fakeapi.Token), Log: log,
 		Args: append([]string{
 			"-identity-trust-domain=cluster.local", "-cluster-domain=cluster.local",
 			"-link-namespace=" + fakeapi.LinkNamespace,
