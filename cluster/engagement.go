@@ -186,6 +186,7 @@ type prober struct {
 	interval time.Duration // between probes while all is well
 
 	found    health    // by the last probe
+	paced    int64     // changes that had to wait, when that was last logged
 	answered time.Time // when the API server last answered
 	silent   bool      // it has not since
 }
@@ -227,6 +228,10 @@ func (p *prober) recordProbe(err error, rtt time.Duration) (next time.Duration) 
 	p.found.restored, p.found.skew = p.lastRestored(), steadySkew(p.found.skew, p.conn.ClockSkew())
 	if p.conn.Budget != nil {
 		p.found.overBudget = p.conn.Budget.Problem()
+	}
+	if n := p.conn.Paced(); n > p.paced {
+		p.log.Info("The cluster changes faster than is read: what it sends waits there", "waited", n-p.paced)
+		p.paced = n
 	}
 	p.health.Store(p.found)
 	return next

@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"golang.org/x/time/rate"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/util/connrotation"
@@ -31,6 +32,12 @@ const (
 	ProbeTimeout = 3 * time.Second
 
 	dialTimeout = 3 * time.Second
+
+	// maxEventRate is how many changes a second are read from a linked cluster for long, over all its watches, and
+	// eventBurst how many at once: a cluster of 5,000 nodes changes a few hundred objects a second, and many more
+	// when a zone fails. Each takes some 20 µs.
+	maxEventRate = 2000
+	eventBurst   = 20_000
 )
 
 // DialFunc opens a connection to an API server.
@@ -75,6 +82,8 @@ type Connection struct {
 	token       atomic.Pointer[string] // empty for none
 	buffered    atomic.Int64           // bytes of responses that are being read
 	decoded     atomic.Int64           // bytes of what is being read, once it is decoded
+	events      *rate.Limiter          // of changes that watches bring: see pace
+	paced       atomic.Int64           // how many of them had to wait
 	skew        atomic.Int64           // how far the API server's clock is ahead of ours, in nanoseconds
 	unreachable atomic.Bool            // the last probe failed
 	// retryNow is stored anew when requests that wait to be retried are to be made at once.
@@ -113,7 +122,7 @@ func NewConnection(config *rest.Config, dial DialFunc) (*Connection, error) {
 	if dial == nil {
 		dial = (&net.Dialer{Timeout: dialTimeout, KeepAlive: 15 * time.Second}).DialContext
 	}
-	c := &Connection{Config: rest.CopyConfig(config)}
+	c := &Connection{Config: rest.CopyConfig(config), events: rate.NewLimiter(maxEventRate, eventBurst)}
 	c.token.Store(new(config.BearerToken))
 	c.epoch, c.end = context.WithCancel(context.Background()) //nolint:forbidigo // it ends with Close
 	c.Config.BearerToken = ""
@@ -472,3 +481,19 @@ func stableError(err error, patience time.Duration) error {
 // variableParts are the address of our end of a connection, and the time at which a certificate was not
 // valid.
 var variableParts = regexp.MustCompile(`\S+->|(current time )\S+ `)
+
+// pace waits until a change that a watch brings may be read, or until ctx ends. A linked cluster takes a share of this
+// process, however fast it changes: what it sends meanwhile waits in its own buffers. Lists are bounded by the Budget,
+// and not paced; nor is the cluster that this process runs in, which has none.
+func (c *Connection) pace(ctx context.Context) {
+	if c.Budget == nil {
+		return
+	}
+	if wait := c.events.Reserve().Delay(); wait > 0 {
+		c.paced.Add(1)
+		waitFor(ctx, wait, nil, nil)
+	}
+}
+
+// Paced returns how many changes so far had to wait, because the API server sent more than are read.
+func (c *Connection) Paced() int64 { return c.paced.Load() }

@@ -814,6 +814,9 @@ func (r *reflector) readEvents(
 				return apierrors.FromObject(status)
 			}
 			r.updateHealth(func(h *Health) { h.LastContact = time.Now() })
+			if anew.relist != nil { // it is no listing
+				r.conn.pace(w.ctx)
+			}
 			silence.Reset(bookmarkLimit)
 			if m, is := r.metadataOf(event.Object); is { // another costs none
 				if err := use(event, m); err != nil {
