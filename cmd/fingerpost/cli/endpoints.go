@@ -217,7 +217,11 @@ func (c *replicaConn) watchEndpoints(lookup *clusterLookup) error {
 // printLine prints a page for machines, one of many.
 func printLine(to io.Writer, page any, output string) error {
 	if output == jsonOutput {
-		return json.NewEncoder(to).Encode(page)
+		b, err := json.Marshal(page)
+		if err != nil {
+			return err
+		}
+		return writeJSON(to, b)
 	}
 	if _, err := io.WriteString(to, "---\n"); err != nil {
 		return err

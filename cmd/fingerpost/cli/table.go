@@ -7,6 +7,8 @@ import (
 	"io"
 	"slices"
 	"strings"
+	"unicode"
+	"unicode/utf16"
 	"unicode/utf8"
 
 	"sigs.k8s.io/yaml"
@@ -197,9 +199,28 @@ func dash(s string) string { return cmp.Or(s, "-") }
 
 // PrintJSON prints a page for machines.
 func PrintJSON(to io.Writer, page any) error {
-	encoder := json.NewEncoder(to)
-	encoder.SetIndent("", "  ")
-	return encoder.Encode(page)
+	b, err := json.MarshalIndent(page, "", "  ")
+	if err != nil {
+		return err
+	}
+	return writeJSON(to, b)
+}
+
+// writeJSON writes a document as a line, or lines, with escapes for what a terminal would interpret: to a machine it is
+// the same.
+func writeJSON(to io.Writer, document []byte) error {
+	shown := make([]byte, 0, len(document)+1)
+	for _, r := range string(document) {
+		if r == '\n' || unicode.IsPrint(r) {
+			shown = utf8.AppendRune(shown, r)
+			continue
+		}
+		for _, unit := range utf16.Encode([]rune{r}) {
+			shown = fmt.Appendf(shown, `\u%04x`, unit)
+		}
+	}
+	_, err := to.Write(append(shown, '\n'))
+	return err
 }
 
 // printPage prints a page for machines in one of the forms that -o names.

@@ -1,9 +1,12 @@
 package cli
 
 import (
+	"bytes"
+	"encoding/json"
 	"slices"
 	"strings"
 	"testing"
+	"unicode"
 	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
@@ -116,4 +119,27 @@ func TestNarrowTable(t *testing.T) {
 	if lines[1].key != lines[2].key {
 		t.Errorf("the rows differ in what changes by itself only: %q", lines)
 	}
+}
+
+// JSON does nothing to a terminal, and to a machine it is what it was.
+func TestJSONIsPrintable(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		odd := rapid.SampledFrom([]string{"\x1b[2J", "\u009b31m", "\u202e", "\x7f", "\u2028", "\U000e0001", "é", "朱", "\"\\\n"})
+		page := map[string][]string{"names": rapid.SliceOf(rapid.OneOf(rapid.String(), odd)).Draw(t, "names")}
+		var to bytes.Buffer
+		if err := PrintJSON(&to, page); err != nil {
+			t.Fatal(err)
+		}
+		unprintable := func(r rune) bool { return r != '\n' && !unicode.IsPrint(r) }
+		if strings.ContainsFunc(to.String(), unprintable) {
+			t.Fatalf("it prints %q", to.String())
+		}
+		var got map[string][]string
+		if err := json.Unmarshal(to.Bytes(), &got); err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(page, got); diff != "" {
+			t.Fatal(diff)
+		}
+	})
 }
