@@ -138,8 +138,8 @@ func newWorkloadRecord(u *unstructured.Unstructured) (*workloadRecord, error) {
 		uid: parsed.UID, labels: parsed.Labels, ready: parsed.Ready(),
 	}
 	for _, ip := range parsed.Spec.WorkloadIPs {
-		if addr, err := netip.ParseAddr(ip.IP); err == nil && view.IsUsable(addr.Unmap()) {
-			w.addrs = append(w.addrs, addr.Unmap())
+		if addr, is := view.ParseIP(ip.IP); is && view.IsUsable(addr) {
+			w.addrs = append(w.addrs, addr)
 		}
 	}
 	for _, p := range parsed.Spec.Ports {

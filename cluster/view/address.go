@@ -37,7 +37,8 @@ type phase struct{ running, terminating bool }
 // hostPorts are IPs on which only some ports lead to a workload, such as those of a Pod's node.
 type hostPorts struct {
 	ips   []netip.Addr
-	ports []uint16
+	ports []uint16         // on all of ips
+	bound []netip.AddrPort // on one IP each: a Pod may bind a port to any that its node has
 }
 
 // noOtherIPs are shared by the workloads of a phase that have one IP.
@@ -79,6 +80,17 @@ func (w *workloadIPs) allIPs(yield func(netip.Addr) bool) {
 			return
 		}
 	}
+	for _, at := range w.bound {
+		if !slices.Contains(w.ips, at.Addr()) && !yield(at.Addr()) {
+			return
+		}
+	}
+}
+
+// merelyBinds reports whether all that a workload has at an IP are ports that it binds there, although the IP is not
+// known to be its node's. Then everybody else who is there comes first: a Pod may name any IP.
+func (w *workloadIPs) merelyBinds(ip netip.Addr) bool {
+	return w.first != ip && !slices.Contains(w.own, ip) && w.hostPorts != nil && !slices.Contains(w.ips, ip)
 }
 
 func (w *workloadIPs) contains(ip netip.Addr) bool {
@@ -90,7 +102,7 @@ func (w *workloadIPs) contains(ip netip.Addr) bool {
 	return false
 }
 
-func newWorkloadIPs(p *corev1.Pod) *workloadIPs {
+func newWorkloadIPs(p *corev1.Pod, out *omissions) *workloadIPs {
 	if p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed {
 		return nil
 	}
@@ -99,43 +111,91 @@ func newWorkloadIPs(p *corev1.Pod) *workloadIPs {
 	var own []netip.Addr
 	if !p.Spec.HostNetwork {
 		for _, ip := range p.Status.PodIPs {
-			own = appendIP(own, ip.IP)
+			own = appendIP(own, ip.IP, out)
 		}
-		own = appendIP(own, p.Status.PodIP)
+		own = appendIP(own, p.Status.PodIP, out)
 	}
-	var host hostPorts
-	for c := range containersOf(p) {
-		for _, port := range c.Ports {
-			isTCP := port.Protocol == corev1.ProtocolTCP || port.Protocol == "" // proxies ask for no other
-			if isTCP && len(host.ports) < maxPorts {
-				host.ports = appendPort(host.ports, port.HostPort)
-			}
-		}
-	}
-	if len(host.ports) > 0 {
-		for _, ip := range p.Status.HostIPs {
-			host.ips = appendIP(host.ips, ip.IP)
-		}
-		host.ips = appendIP(host.ips, p.Status.HostIP)
-		others.hostPorts = &host
+	if host := newHostPorts(p, out); len(host.ports) > 0 || len(host.bound) > 0 {
+		others.hostPorts = host
 	}
 	return others.withOwn(own)
 }
 
-func clusterIPs(svc *corev1.Service) (ips []netip.Addr) {
-	for _, ip := range svc.Spec.ClusterIPs {
-		ips = appendIP(ips, ip)
+// newHostPorts returns the ports at which the node of a Pod leads to it: at all IPs of the node, at those of one family
+// (hostIP 0.0.0.0 or ::), or at one IP. Those at an IP that only the node itself can reach are none.
+func newHostPorts(p *corev1.Pod, out *omissions) *hostPorts {
+	host, n := &hostPorts{}, 0
+	for c := range containersOf(p) {
+		for _, port := range c.Ports {
+			number, is := portNumber(port.HostPort)
+			isTCP := port.Protocol == corev1.ProtocolTCP || port.Protocol == "" // proxies ask for no other
+			if !is || !isTCP || n == maxPorts {
+				continue
+			}
+			if n++; n == 1 {
+				host.ips = nodeIPs(p, out)
+			}
+			if port.HostIP == "" {
+				host.ports = appendPort(host.ports, port.HostPort)
+			} else if ip, is := out.parseIP("hostIP", port.HostIP); is {
+				host.bind(ip, number)
+			}
+		}
 	}
-	return appendIP(ips, svc.Spec.ClusterIP)
+	host.bound = slices.DeleteFunc(host.bound, func(at netip.AddrPort) bool {
+		return slices.Contains(host.ips, at.Addr()) && slices.Contains(host.ports, at.Port())
+	})
+	return host
 }
 
-// appendIP appends an IP, unless it is there already or does not parse.
-func appendIP(to []netip.Addr, text string) []netip.Addr {
-	ip, err := netip.ParseAddr(text)
-	if err != nil || slices.Contains(to, ip.Unmap()) {
+func nodeIPs(p *corev1.Pod, out *omissions) (ips []netip.Addr) {
+	for _, ip := range p.Status.HostIPs {
+		ips = appendIP(ips, ip.IP, out)
+	}
+	return appendIP(ips, p.Status.HostIP, out)
+}
+
+// bind adds a port at an IP, or at those of its family if it is unspecified.
+func (h *hostPorts) bind(ip netip.Addr, port uint16) {
+	add := func(ip netip.Addr) {
+		if at := netip.AddrPortFrom(ip, port); !slices.Contains(h.bound, at) {
+			h.bound = append(h.bound, at)
+		}
+	}
+	if IsUsable(ip) {
+		add(ip)
+	}
+	if !ip.IsUnspecified() {
+		return
+	}
+	for _, of := range h.ips {
+		if of.Is4() == ip.Is4() {
+			add(of)
+		}
+	}
+}
+
+// clusterIPs returns the IPs of a Service; none of a headless one.
+func clusterIPs(svc *corev1.Service, out *omissions) (ips []netip.Addr) {
+	if svc.Spec.ClusterIP == corev1.ClusterIPNone {
+		return nil
+	}
+	for _, ip := range svc.Spec.ClusterIPs {
+		ips = appendIP(ips, ip, out)
+	}
+	return appendIP(ips, svc.Spec.ClusterIP, out)
+}
+
+// appendIP appends an IP, unless it is empty, there already or does not parse.
+func appendIP(to []netip.Addr, text string, out *omissions) []netip.Addr {
+	if text == "" {
 		return to
 	}
-	return append(to, ip.Unmap())
+	ip, is := out.parseIP("IP", text)
+	if !is || slices.Contains(to, ip) {
+		return to
+	}
+	return append(to, ip)
 }
 
 // appendPort appends a port, unless it is there already or out of range.
@@ -217,7 +277,7 @@ func (r *Reconciler) workloadsAt(ip netip.Addr, changed *workloadState) []*workl
 }
 
 // publishIP publishes the owners of an IP; changed is a workload that changed, or nil. A terminating Pod
-// counts until another workload has its place.
+// counts until another workload has its place, and one that merely binds ports there while nobody else has the IP.
 func (r *Reconciler) publishIP(ip netip.Addr, changed *workloadState) {
 	services, workloads := r.servicesByIP[ip], r.workloadsAt(ip, changed)
 	delete(r.replaced, ip)
@@ -229,6 +289,9 @@ func (r *Reconciler) publishIP(ip netip.Addr, changed *workloadState) {
 	for _, k := range services {
 		a.Services = append(a.Services, federation.Service(k))
 	}
+	claimed := len(services) > 0 || slices.ContainsFunc(workloads, func(w *workloadState) bool {
+		return !w.ips.merelyBinds(ip)
+	})
 	var its []federation.Resident
 	for _, terminating := range []bool{false, true} {
 		for _, w := range workloads {
@@ -236,7 +299,9 @@ func (r *Reconciler) publishIP(ip netip.Addr, changed *workloadState) {
 				continue
 			}
 			before := len(a.Residents)
-			its = w.ips.appendResidents(its[:0], ip, w.workload)
+			if its = its[:0]; !claimed || !w.ips.merelyBinds(ip) {
+				its = w.ips.appendResidents(its, ip, w.workload)
+			}
 			for _, o := range its {
 				same := func(other federation.Resident) bool { return other.Port == o.Port }
 				if !terminating || !slices.ContainsFunc(a.Residents, same) {
@@ -258,9 +323,17 @@ func (w *workloadIPs) appendResidents(
 	if w.first == ip || slices.Contains(w.own, ip) {
 		to = append(to, federation.Resident{Workload: workload, Running: w.running})
 	}
-	if w.hostPorts != nil && slices.Contains(w.ips, ip) {
+	if w.hostPorts == nil {
+		return to
+	}
+	if slices.Contains(w.ips, ip) {
 		for _, port := range w.ports {
 			to = append(to, federation.Resident{Workload: workload, Port: port, Running: w.running})
+		}
+	}
+	for _, at := range w.bound {
+		if at.Addr() == ip {
+			to = append(to, federation.Resident{Workload: workload, Port: at.Port(), Running: w.running})
 		}
 	}
 	return to

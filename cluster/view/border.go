@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
+	netutils "k8s.io/utils/net"
 
 	"github.com/fingerpost/fingerpost/cluster/api"
 	"github.com/fingerpost/fingerpost/federation"
@@ -39,6 +40,7 @@ const (
 	maxSubsets      = 1000   // of Endpoints
 	maxSubset       = 50_000 // addresses of one
 	maxHints        = 8
+	maxIP           = 100  // bytes of an IP
 	maxMembers      = 1000 // of a federated Service
 	maxLabels       = 1000 // of a Pod
 	maxRanges       = 1000 // of ports in an annotation
@@ -139,18 +141,33 @@ func firstOf[T any](o *omissions, what string, list []T, n int) []T {
 	return list
 }
 
-// address returns an address that EndpointSlices may hold. What is no IP, such as a DNS name, is skipped
-// silently.
+// address returns an address that EndpointSlices may hold.
 func (o *omissions) address(text string) (addr netip.Addr, usable bool) {
-	addr, err := netip.ParseAddr(text)
-	if err != nil || addr.Zone() != "" {
-		return addr, false
-	}
-	if addr = addr.Unmap(); !IsUsable(addr) {
+	addr, is := o.parseIP("address", text)
+	if is && !IsUsable(addr) {
 		o.addf("address %s is loopback, link-local, multicast or unspecified", text)
-		return addr, false
 	}
-	return addr, true
+	return addr, is && IsUsable(addr)
+}
+
+// parseIP returns an IP as ParseIP does, or false if there is none.
+func (o *omissions) parseIP(what, text string) (addr netip.Addr, is bool) {
+	if addr, is = ParseIP(text); !is {
+		o.addf(what+" %s is no IP", text)
+	}
+	return addr, is
+}
+
+// ParseIP reads an IP as Kubernetes does: numbers of an IPv4 address may begin with zeros, and are decimal. API
+// servers before 1.36 accept such addresses, and keep those that they have. An IPv6 address that maps an IPv4 one is
+// that one. There is none with a zone.
+func ParseIP(text string) (addr netip.Addr, is bool) {
+	addr, err := netip.ParseAddr(text)
+	if err != nil && len(text) <= maxIP {
+		addr, is = netip.AddrFromSlice(netutils.ParseIPSloppy(text))
+		return addr.Unmap(), is
+	}
+	return addr.Unmap(), err == nil && addr.Zone() == ""
 }
 
 // IsUsable reports whether EndpointSlices may hold an address, which is no IPv6 one that maps an IPv4 one.

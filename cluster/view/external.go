@@ -39,7 +39,7 @@ func (r *Reconciler) reduceExternal(u *unstructured.Unstructured, out *omissions
 		}
 	}
 	for _, ip := range firstOf(out, "workload IPs", spec.WorkloadIPs, maxAddresses) {
-		host.ips = appendIP(host.ips, ip.IP)
+		host.ips = appendIP(host.ips, ip.IP, out)
 	}
 	if list, found := parsed.Annotations[linkerd.OpaquePortsAnnotation]; found {
 		t.Opaque = parsePorts(list, named.first, out)

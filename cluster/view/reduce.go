@@ -37,7 +37,7 @@ func (r *serviceRecord) readPolicy(annotations map[string]string) {
 func (r *Reconciler) reduceService(svc *corev1.Service, out *omissions) (*serviceRecord, bool) {
 	record := &serviceRecord{View: newView(r.cluster, svc, out)}
 	if r.options.Local {
-		record.ips = clusterIPs(svc)
+		record.ips = clusterIPs(svc, out)
 		record.readPolicy(svc.Annotations)
 	}
 	return record, true
@@ -50,7 +50,7 @@ func (r *Reconciler) reduceSlice(es *discoveryv1.EndpointSlice, out *omissions) 
 func (r *Reconciler) reducePod(p *corev1.Pod, out *omissions) (podRecord, bool) {
 	record, ok := newPodRecord(p, out)
 	if r.options.Local {
-		record.ips = newWorkloadIPs(p)
+		record.ips = newWorkloadIPs(p, out)
 	}
 	return record, ok
 }

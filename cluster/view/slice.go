@@ -110,6 +110,9 @@ func newSliceRecords(es *discoveryv1.EndpointSlice, local bool, out *omissions) 
 		s.ports = appendSlicePort(s.ports, *p.Port, name, protocol, app, out)
 	}
 	mirror := mirrorMarks(es, local, out)
+	if es.AddressType == discoveryv1.AddressTypeFQDN {
+		return []*sliceRecord{s}, true // names, which no client can be given
+	}
 	endpoints := firstOf(out, "endpoints", es.Endpoints, maxEndpoints)
 	s.endpoints = make([]endpointRecord, 0, len(endpoints)) // as a rule they have one address each
 	for i := range endpoints {
