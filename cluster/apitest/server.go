@@ -972,7 +972,7 @@ func (s *Server) matching(req request) (all []*unstructured.Unstructured) {
 }
 
 var listKinds = map[string]string{
-	"endpoints": "EndpointsList", "endpointslices": "EndpointSliceList",
+	"configmaps": "ConfigMapList", "endpoints": "EndpointsList", "endpointslices": "EndpointSliceList",
 	"externalworkloads": "ExternalWorkloadList", "jobs": "JobList", "leases": "LeaseList", "links": "LinkList",
 	"namespaces": "NamespaceList", "nodes": "NodeList", "pods": "PodList", "replicasets": "ReplicaSetList",
 	"secrets": "SecretList", "servers": "ServerList", "serviceprofiles": "ServiceProfileList",

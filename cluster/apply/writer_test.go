@@ -24,7 +24,8 @@ func pass(d time.Duration) {
 	synctest.Wait()
 }
 
-// A writer in under 80 lines, listings, keeps what it writes up to date, in a cluster that others change as well.
+// A writer in about a hundred lines, listings, keeps what it writes up to date, in a cluster that others change as well. What
+// they wrote it does not touch.
 func TestWriter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		network := apitest.NewNetwork()
@@ -57,6 +58,10 @@ func TestWriter(t *testing.T) {
 			server.ApplyYAML("{apiVersion: v1, kind: Service, " +
 				"metadata: {name: web, namespace: ns, labels: {" + labels + "}}," +
 				" spec: {ports: [{port: 80}]}}")
+		}
+		configMap := func(metadata, addresses string) {
+			server.ApplyYAML("{apiVersion: v1, kind: ConfigMap, metadata: {name: web, namespace: ns" + metadata + "}," +
+				" data: {addresses: " + addresses + "}}")
 		}
 		slice := func(endpoints string) {
 			server.ApplyYAML("{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, addressType: IPv4, ports: [{port: 80}]," +
@@ -92,6 +97,11 @@ func TestWriter(t *testing.T) {
 		expect("one that is", "10.1.0.1")
 		slice("{addresses: [10.1.0.2]}, {addresses: [10.1.0.3]}")
 		expect("other endpoints", "10.1.0.2 10.1.0.3")
+		configMap(", labels: {app.kubernetes.io/managed-by: listings, theirs: here}", "changed")
+		expect("after another has changed it", "10.1.0.2 10.1.0.3")
+		if labels := server.Get("configmaps", "ns", "web").GetLabels(); labels["theirs"] != "here" {
+			t.Errorf("of the labels are left %v", labels)
+		}
 		server.Deny("patch", "configmaps", true)
 		slice("{addresses: [10.1.0.4]}")
 		expect("without permission", "10.1.0.2 10.1.0.3")
@@ -103,6 +113,22 @@ func TestWriter(t *testing.T) {
 		expect("with permission again", "10.1.0.4")
 		service("")
 		expect("no longer listed", "none")
+		configMap("", "theirs")
+		service("listed: here")
+		expect("another one's of the same name", "theirs")
+		service("")
+		expect("no longer listed beside it", "theirs")
+		service("listed: here")
+		expect("listed beside it again", "theirs")
+		server.Delete("ConfigMap", "ns", "web")
+		pass(2 * time.Minute)
+		expect("once that is gone", "10.1.0.4")
+		server.ApplyYAML("{apiVersion: v1, kind: Service, metadata: {name: web, namespace: ns, labels: {listed: here}," +
+			" annotations: {federation.fingerpost.io/members: \"web,web@east\"}}, spec: {ports: [{port: 80}]}}")
+		slice("{addresses: [10.1.0.5]}")
+		expect("with a member that is no Service", "10.1.0.5")
+		server.Delete("Service", "ns", "web")
+		expect("without the Service", "none")
 		cancel()
 		if err := <-ended; err != nil {
 			t.Error(err)
