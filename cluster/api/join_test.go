@@ -23,6 +23,8 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 	"pgregory.net/rapid"
+
+	fedwatch "github.com/fingerpost/fingerpost/federation/watch"
 )
 
 // podServer serves Pods. A test decides when a response arrives, and each event.
@@ -523,6 +525,33 @@ func TestJoinRefused(t *testing.T) {
 		default:
 			w.errorf("a refusal is not reported")
 		}
+		w.settle()
+		w.check()
+	})
+}
+
+// A kind counts as denied once it was refused for half a minute without a break; one that is listed meanwhile is not.
+func TestDenied(t *testing.T) {
+	inJoinWorld(t, func(w *joinWorld) {
+		refuse := func(now bool, d time.Duration) {
+			w.server.set(func(s *podServer) { s.refuses = now })
+			if now {
+				w.shared.Relist()
+			}
+			time.Sleep(d) //nolint:forbidigo // virtual time
+		}
+		for range 3 {
+			refuse(true, 20*time.Second)
+			refuse(false, 20*time.Second)
+		}
+		if !fedwatch.IsClosed(w.shared.Refused()) || fedwatch.IsClosed(w.shared.Denied()) {
+			w.errorf("three refusals of 20 s do not count as such")
+		}
+		refuse(true, denialLimit+refusedBackoff)
+		if !fedwatch.IsClosed(w.shared.Denied()) {
+			w.errorf("a refusal that lasts is none")
+		}
+		refuse(false, 20*time.Second)
 		w.settle()
 		w.check()
 	})

@@ -33,6 +33,8 @@ const (
 	maxBackoff        = 15 * time.Second // the longest while they fail; the first that succeeds ends the pause
 	refusedBackoff    = 10 * time.Second // the first where another result is not to be expected soon
 	maxRefusedBackoff = 5 * time.Minute  // the longest there
+	// denialLimit is how long a kind is refused without a break before it counts as denied.
+	denialLimit = 30 * time.Second
 	// bookmarkLimit is how long a watch may be silent; API servers send a bookmark about once a minute.
 	bookmarkLimit = 150 * time.Second
 	// watchAge is after how long the API server is asked to end a watch, or up to twice as long.
@@ -101,6 +103,7 @@ type Watcher struct {
 
 	refusedOnce chan struct{}                // closed when the kind was first refused
 	absentOnce  chan struct{}                // closed when it was first not served
+	deniedOnce  chan struct{}                // closed when it was first refused for denialLimit
 	excess      fedwatch.Value[*ExcessError] // why the last listing was ended; nil if it was not
 
 	mu     sync.Mutex
@@ -131,7 +134,7 @@ type Health struct {
 func NewWatcher(conn *Connection, kind Kind, target Target) *Watcher {
 	return &Watcher{
 		kind: kind, target: target, conn: conn,
-		refusedOnce: make(chan struct{}), absentOnce: make(chan struct{}),
+		refusedOnce: make(chan struct{}), absentOnce: make(chan struct{}), deniedOnce: make(chan struct{}),
 		health: Health{Errors: map[string]int{}},
 	}
 }
@@ -154,8 +157,13 @@ func (w *Watcher) Health() Health {
 }
 
 // Refused returns a channel that closes once the API server has refused the kind: there is no such
-// resource, or no permission. It may be served later.
+// resource, or no permission. It may be served later, a moment after that: see Denied.
 func (w *Watcher) Refused() <-chan struct{} { return w.refusedOnce }
+
+// Denied returns a channel that closes once the API server has refused the kind for denialLimit (30 s) without a
+// break, whether it was listed before or not. A shorter refusal is none to act on: an API server refuses what it
+// knows no rule for yet while it starts, and while RBAC is replaced.
+func (w *Watcher) Denied() <-chan struct{} { return w.deniedOnce }
 
 // Absent returns a channel that closes once the API server has not served the kind (404), so that there were no
 // objects. It may serve it later.
@@ -262,6 +270,9 @@ func (w *Watcher) WaitSynced(ctx context.Context) error {
 		case <-w.target.Synced():
 			return nil
 		case <-w.Refused():
+			if fedwatch.IsClosed(w.target.Synced()) {
+				return nil // the refusal is over
+			}
 			return &ProbeError{Forbidden, fmt.Errorf(
 				"the API server refuses to list %s (%s): grant get, list and watch on them",
 				kind, w.Health().Refused)}
@@ -401,7 +412,7 @@ func (w *Watcher) closeWatch(o openedWatch) {
 // mend. It retries at once when the connection is reset. A missing resource, and an optional one that is
 // refused, it retries with a growing pause.
 func (w *Watcher) retry(ctx context.Context, request func(context.Context) error) error {
-	refusals := refusedBackoff
+	refusals, refusedSince := refusedBackoff, time.Time{}
 	for backoff := minBackoff; ; backoff = min(2*backoff, maxBackoff) {
 		_, wake := w.conn.retryNow.Load()
 		var asked time.Duration // by the API server
@@ -422,10 +433,10 @@ func (w *Watcher) retry(ctx context.Context, request func(context.Context) error
 		case metav1.StatusReasonNotFound, metav1.StatusReasonForbidden, metav1.StatusReasonUnauthorized:
 			w.updateHealth(func(h *Health) { h.Refused = reason })
 			if reason != metav1.StatusReasonUnauthorized {
-				closeOnce(w.refusedOnce)
-				if reason == metav1.StatusReasonNotFound {
-					closeOnce(w.absentOnce)
+				if refusedSince.IsZero() {
+					refusedSince = time.Now()
 				}
+				w.recordRefusal(reason, refusedSince)
 				pause = jitter(refusals)
 				if reason == metav1.StatusReasonNotFound || w.optional {
 					refusals = min(2*refusals, maxRefusedBackoff)
@@ -435,6 +446,17 @@ func (w *Watcher) retry(ctx context.Context, request func(context.Context) error
 		if waitFor(ctx, pause, wake, nil) == wake {
 			refusals = refusedBackoff
 		}
+	}
+}
+
+// recordRefusal records that the API server has refused the kind without a break since a time.
+func (w *Watcher) recordRefusal(reason metav1.StatusReason, since time.Time) {
+	closeOnce(w.refusedOnce)
+	if reason == metav1.StatusReasonNotFound {
+		closeOnce(w.absentOnce)
+	}
+	if time.Since(since) >= denialLimit {
+		closeOnce(w.deniedOnce)
 	}
 }
 

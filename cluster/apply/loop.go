@@ -30,7 +30,8 @@ const reviewEvery = 10 * time.Second
 type Input interface {
 	Run(ctx context.Context)
 	Synced() <-chan struct{}  // closed once it was listed completely, and each record was handed over
-	Refused() <-chan struct{} // closed once the API server does not serve it, or not to us
+	Refused() <-chan struct{} // closed once the API server has not served it, or not to us: perhaps for a moment
+	Denied() <-chan struct{}  // closed once that has lasted
 }
 
 // Config is what a Loop does for one kind of writer. Only Reconcile is required.
@@ -125,7 +126,7 @@ func NewLoop[K comparable](log logr.Logger, c Config[K]) *Loop[K] {
 	}
 }
 
-// Read adds an input without which nothing can be written. If it is refused, Run returns a [MissingPermissions].
+// Read adds an input without which nothing can be written. If it is denied, Run returns a [MissingPermissions].
 func (l *Loop[K]) Read(in Input, needed Permission) {
 	l.inputs = append(l.inputs, input{Input: in, needed: needed})
 }
@@ -224,13 +225,19 @@ func (l *Loop[K]) Run(ctx context.Context) error {
 	return nil
 }
 
-// waitSynced waits until each input was listed, or is optional and refused.
+// waitSynced waits until each input was listed, or is optional and refused. One that was listed counts as that, though
+// it was denied before.
 func (l *Loop[K]) waitSynced(ctx context.Context) error {
 	for _, in := range l.inputs {
+		over := in.Denied()
+		if in.optional {
+			over = in.Refused()
+		}
+
 		select {
 		case <-in.Synced():
-		case <-in.Refused():
-			if !in.optional {
+		case <-over:
+			if !in.optional && !watch.IsClosed(in.Synced()) {
 				return &MissingPermissions{[]Permission{in.needed}}
 			}
 		case <-ctx.Done():

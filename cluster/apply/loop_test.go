@@ -23,13 +23,16 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // fakeInput is an Input that the test lists and refuses.
-type fakeInput struct{ synced, refused chan struct{} }
+type fakeInput struct{ synced, refused, denied chan struct{} }
 
-func newFakeInput() fakeInput { return fakeInput{make(chan struct{}), make(chan struct{})} }
+func newFakeInput() fakeInput {
+	return fakeInput{make(chan struct{}), make(chan struct{}), make(chan struct{})}
+}
 
 func (fakeInput) Run(ctx context.Context)    { <-ctx.Done() }
 func (f fakeInput) Synced() <-chan struct{}  { return f.synced }
 func (f fakeInput) Refused() <-chan struct{} { return f.refused }
+func (f fakeInput) Denied() <-chan struct{}  { return f.denied }
 
 var services = Permission{Resource: schema.GroupResource{Resource: "services"}, Verbs: []string{"list", "watch"}}
 
@@ -89,7 +92,39 @@ func TestNothingBeforeSync(t *testing.T) {
 	})
 }
 
-// A Loop ends if an input is refused, and if a response is Forbidden because a permission is missing.
+// A refusal that is over counts for nothing once the input was listed, however long another one took, and whichever the
+// runtime looks at first.
+func TestListedAfterRefusal(t *testing.T) {
+	for range 20 {
+		synctest.Test(t, func(t *testing.T) {
+			reconciled := 0
+			var l *Loop[string]
+			l = NewLoop(logr.Discard(), Config[string]{
+				Reconcile: func(context.Context, string) error {
+					reconciled++
+					return nil
+				},
+				Begin: func() { l.Enqueue("everything") },
+			})
+			slow, late := newFakeInput(), newFakeInput()
+			l.Read(slow, services)
+			l.Read(late, services)
+			end := inLoop(t, l)
+			close(late.refused)
+			pass(time.Minute)
+			close(late.denied)
+			close(late.synced)
+			pass(time.Minute)
+			close(slow.synced)
+			pass(time.Second)
+			if err := end(); err != nil || reconciled != 1 {
+				t.Fatalf("%d keys were reconciled, and the Loop has ended with %v", reconciled, err)
+			}
+		})
+	}
+}
+
+// A Loop ends if an input is denied, and if a response is Forbidden because a permission is missing.
 func TestMissingPermissionEndsTheLoop(t *testing.T) {
 	missing := &MissingPermissions{[]Permission{services}}
 	forbidden := apierrors.NewForbidden(services.Resource, "web", errors.New("by RBAC, or by a quota"))
@@ -130,6 +165,8 @@ func TestMissingPermissionEndsTheLoop(t *testing.T) {
 		l.Read(in, services)
 		end := inLoop(t, l)
 		close(in.refused)
+		pass(time.Second) // it may be over in a moment
+		close(in.denied)
 		synctest.Wait()
 		if err := end(); !IsMissingPermissions(err) {
 			t.Errorf("the Loop has ended with %v", err)

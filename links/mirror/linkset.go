@@ -112,6 +112,9 @@ func (f *linkFollower) Synced() <-chan struct{} { return f.synced }
 // Refused never closes: links.Reconciler reports that Links cannot be read.
 func (f *linkFollower) Refused() <-chan struct{} { return nil }
 
+// Denied never closes either.
+func (f *linkFollower) Denied() <-chan struct{} { return nil }
+
 // Run follows Links and Leases until ctx ends. It waits for the goroutines that it has started.
 func (f *linkFollower) Run(ctx context.Context) {
 	defer f.started.Wait()

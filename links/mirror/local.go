@@ -34,8 +34,8 @@ func (i localInput) Run(ctx context.Context) {
 	wg.Wait()
 }
 
-// Refused never closes: the term waits.
-func (i localInput) Refused() <-chan struct{} { return nil }
+// Denied never closes: the term waits.
+func (i localInput) Denied() <-chan struct{} { return nil }
 
 // setLocalRefusal sets why the local cluster cannot be listed, and reports it in every Link.
 func (t *term) setLocalRefusal(reason string) {
