@@ -65,6 +65,9 @@ var (
 		"1 for each Lease that this replica holds in a cluster.", "lease")
 	descOverBudget = clusterDesc("fingerpost_cluster_over_budget",
 		"1 if the cluster publishes more than its budget: new objects are refused.")
+	descLeftTo = clusterDesc("fingerpost_cluster_left_to_another_installation",
+		"1 if the slices in the local cluster that have endpoints of this one are written by another installation, "+
+			"whose Lease is older.")
 	descDrain = clusterDesc("fingerpost_link_drain_percent",
 		"How much of the cluster's traffic is taken away because it is drained, in percent.")
 	descWithdrawn = clusterDesc("fingerpost_withdrawals_held",
@@ -181,6 +184,7 @@ func (c clusterSamples) sendStatus(s Status) {
 		c.gauge(descState, oneIf(s.State == state), string(state))
 	}
 	c.gauge(descSynced, oneIf(s.Synced))
+	c.gauge(descLeftTo, oneIf(s.LeftTo != ""))
 	if !s.Checkpoint.IsZero() {
 		c.gauge(descCheckpoint, float64(s.Checkpoint.Unix()))
 	}

@@ -241,7 +241,7 @@ func (r *Registry) updateStatus(s *supervisor) {
 	r.changeStatus(s, func(published *Status) {
 		next := s.status
 		next.Writing, next.LeftOut, next.Identity = published.Writing, published.LeftOut, published.Identity
-		next.SameAs, next.Traffic = published.SameAs, published.Traffic
+		next.SameAs, next.Traffic, next.LeftTo = published.SameAs, published.Traffic, published.LeftTo
 		*published = next
 	})
 }
@@ -255,6 +255,12 @@ func (r *Registry) Report(name string, w Writing) {
 // cluster.
 func (r *Registry) ReportLeftOut(name string, n LeftOut) {
 	r.changeStatus(r.supervisor(name), func(s *Status) { s.LeftOut = n })
+}
+
+// ReportLeftTo sets in the Status of a cluster which other installation writes the slices of the local cluster that have
+// its endpoints; empty for none.
+func (r *Registry) ReportLeftTo(name, installation string) {
+	r.changeStatus(r.supervisor(name), func(s *Status) { s.LeftTo = installation })
 }
 
 // changeStatus publishes the Status of a cluster after a change, unless only its times differ or the cluster was

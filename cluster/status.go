@@ -39,6 +39,7 @@ type Status struct {
 
 	Writing Writing `json:"writing,omitzero"` // of this replica into it
 	LeftOut LeftOut `json:"leftOut,omitzero"` // what it publishes that is in no slice of the local cluster
+	LeftTo  string  `json:"leftTo,omitempty"` // another installation, which writes those slices; empty for none
 	Traffic Traffic `json:"traffic,omitzero"` // how traffic to it is limited
 
 	issued time.Time // of the credentials in use; zero if it is not known
@@ -132,7 +133,8 @@ func (s Status) SameButTimes(o Status) bool {
 		s.issued.Equal(o.issued) && s.Expires.Equal(o.Expires) && s.Restored.Equal(o.Restored) &&
 		s.Checkpoint.Equal(o.Checkpoint) &&
 		s.Identity == o.Identity && s.SameAs == o.SameAs && s.ClockSkew == o.ClockSkew &&
-		s.Writing.equal(o.Writing) && s.LeftOut == o.LeftOut && s.OverBudget == o.OverBudget &&
+		s.Writing.equal(o.Writing) && s.LeftOut == o.LeftOut && s.LeftTo == o.LeftTo &&
+		s.OverBudget == o.OverBudget &&
 		s.Traffic.equal(o.Traffic) &&
 		ErrorText(s.Contact) == ErrorText(o.Contact) && ErrorText(s.Credentials) == ErrorText(o.Credentials)
 }

@@ -102,7 +102,7 @@ func conditionsFor(l *Link, out outcome, status cluster.Status, applied bool, no
 	r.reportSynced(status)
 	r.addProblem(WithinBudget, "OverBudget", status.OverBudget, "everything that the cluster publishes is accepted")
 	r.reportWritable(status.Writing)
-	r.reportSlices(status.LeftOut)
+	r.reportSlices(status.LeftOut, status.LeftTo)
 	r.reportConsistent(status)
 	r.reportDrained(status.Traffic.Drain)
 	r.reportGuarded(status.Traffic.Withdrawn)
@@ -206,8 +206,14 @@ func (r *reporter) reportWritable(writing cluster.Writing) {
 	}
 }
 
-func (r *reporter) reportSlices(out cluster.LeftOut) {
+// reportSlices reports whether the slices here have all endpoints of the cluster. Of those that another installation
+// writes that is not known.
+func (r *reporter) reportSlices(out cluster.LeftOut, leftTo string) {
 	switch {
+	case leftTo != "":
+		r.addCondition(SlicesComplete, metav1.ConditionUnknown, "LeftToInstallation", "EndpointSlices here with its "+
+			"endpoints are written by "+leftTo+": that Lease is older than ours; delete it if nobody knows that "+
+			"installation")
 	case out.Excess > 0:
 		r.addCondition(SlicesComplete, metav1.ConditionFalse, "TooManySlices", fmt.Sprintf(
 			"%d endpoints are in no EndpointSlice here, because a cluster may have only so many slices in one "+

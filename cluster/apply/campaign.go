@@ -25,8 +25,11 @@ import (
 )
 
 const (
-	permissionRetry = 5 * time.Minute // until permissions that were missing are reviewed again
-	nothingRetry    = time.Minute     // until a task that had nothing to write is asked again
+	// Permissions that are missing are reviewed again after firstPermissionRetry, as they may be while RBAC is
+	// replaced, and then ever more rarely, up to permissionRetry.
+	firstPermissionRetry, permissionRetry = 10 * time.Second, 5 * time.Minute
+
+	nothingRetry = time.Minute // until a task that had nothing to write is asked again
 )
 
 // ErrNothingToWrite is returned by [Task.Review] if a cluster has nothing to write about, such as a kind that it
@@ -56,10 +59,12 @@ type Task struct {
 // Options are those of a Campaign.
 type Options struct {
 	Namespace string // of the control plane, in every cluster: the Leases are there
-	Local     string // name of the cluster that we run in
-	Replica   string // distinguishes this replica from others
-	Timing    lease.Timing
-	Stop      <-chan struct{} // closed when the process is to end; nil: never
+	// Installations are further namespaces in which Leases of other installations count, see Owners.
+	Installations []string
+	Local         string // name of the cluster that we run in
+	Replica       string // distinguishes this replica from others
+	Timing        lease.Timing
+	Stop          <-chan struct{} // closed when the process is to end; nil: never
 }
 
 // A Campaign campaigns for Leases in every engaged cluster, and runs the tasks that share a Lease in its terms.
@@ -73,7 +78,7 @@ type Options struct {
 //	NotWriting --a task is wanted--> review --a task can run--> Standby --Lease--> Holding: each task by itself
 //	                                 |                                             review --> Run --> pause --.
 //	                                 '--none can: ReadOnly, until permissions        ^                        |
-//	                                    were granted (retried in minutes)            '------------------------'
+//	                                    were granted (asked ever more rarely)        '------------------------'
 //
 // So a task that lacks a permission stops no other, and no replica holds a Lease that it can do nothing with. A
 // cluster that is not written into any more is cleaned: the Lease is taken once more, if it stays free for as long
@@ -114,7 +119,6 @@ func (c *Campaign) Engage(ctx context.Context, spec *watch.Value[cluster.Spec], 
 		c.log.Error(err, "Nothing is written into the cluster", "cluster", now.Name)
 		return
 	}
-	defer t.Owners.forgetLeases()
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	if t.Local && c.tasks[OwnLease] != nil {
@@ -164,6 +168,7 @@ func (c *Campaign) newTarget(spec cluster.Spec, conn *api.Connection) (*Target, 
 		Name: spec.Name, Local: spec.Local, Conn: conn, Log: c.log.WithValues("cluster", spec.Name),
 		campaign: c, identity: c.options.Replica + "_" + rand.String(8), leases: map[string]leaseState{},
 	}
+	t.Owners.log = t.Log
 	// The user agent distinguishes replicas in the API server's audit log.
 	client := &http.Client{
 		Transport: transport.NewUserAgentRoundTripper("fingerpost/"+t.identity, conn.HTTPClient.Transport),
@@ -257,7 +262,9 @@ func sameTasks(a, b []Task) bool { return slices.EqualFunc(a, b, Task.same) }
 
 // runWhilePermitted campaigns for the Lease while at least one of the tasks can run, until ctx ends.
 func (k *candidacy) runWhilePermitted(ctx context.Context, tasks []Task) {
+	retry := k.newRetry()
 	for ctx.Err() == nil {
+		retry.began = time.Now()
 		err := k.review(ctx, tasks)
 		if err == nil {
 			err = k.elect(ctx, k.acquireDelay(), func(term context.Context) error { return k.lead(term, tasks) })
@@ -273,14 +280,13 @@ func (k *candidacy) runWhilePermitted(ctx context.Context, tasks []Task) {
 		default:
 			k.report(leaseState{state: cluster.Standby, problem: cluster.ErrorText(err)})
 		}
-		k.waitBeforeRetry(ctx, err)
+		retry.wait(ctx, err)
 	}
 }
 
 // review returns nil if the Lease can be campaigned for and one of the tasks can run, or why none can.
 func (k *candidacy) review(ctx context.Context, tasks []Task) error {
-	needed := leasePermission(k.config.Namespace, "get", "list", "watch", "create", "update")
-	if err := Review(ctx, k.Client, needed); err != nil {
+	if err := k.reviewLease(ctx); err != nil {
 		return err
 	}
 	k.mu.Lock()
@@ -292,6 +298,11 @@ func (k *candidacy) review(ctx context.Context, tasks []Task) error {
 	return k.problemOfAll(tasks)
 }
 
+// reviewLease returns nil if the Lease can be campaigned for.
+func (k *candidacy) reviewLease(ctx context.Context) error {
+	return Review(ctx, k.Client, leasePermission(k.config.Namespace, "get", "list", "watch", "create", "update"))
+}
+
 // lead runs each of the tasks in one term. It returns an error if none can run any more, so that the Lease is
 // given up.
 func (k *candidacy) lead(term context.Context, tasks []Task) error {
@@ -301,13 +312,15 @@ func (k *candidacy) lead(term context.Context, tasks []Task) error {
 	defer end(nil)
 	for _, t := range tasks {
 		wg.Go(func() {
+			retry := k.newRetry()
 			for term.Err() == nil {
+				retry.began = time.Now()
 				err := k.runTask(term, t)
 				if all := k.problemOfAll(tasks); all != nil {
 					end(all)
 				}
 				if term.Err() == nil {
-					k.waitBeforeRetry(term, err)
+					retry.wait(term, err)
 				}
 			}
 		})
@@ -384,16 +397,29 @@ func (k *candidacy) acquireDelay() time.Duration {
 	return k.campaign.options.Timing.Renew / 4
 }
 
-// waitBeforeRetry waits for minutes if permissions are missing, and for seconds after another failure.
-func (k *candidacy) waitBeforeRetry(ctx context.Context, err error) {
-	wait := k.campaign.options.Timing.Duration
+// A retry is how long something that has ended is left alone before it is tried again.
+type retry struct {
+	*candidacy
+	began   time.Time // when it was tried last
+	lacking time.Duration
+}
+
+func (k *candidacy) newRetry() *retry { return &retry{candidacy: k, lacking: firstPermissionRetry} }
+
+// wait waits for seconds, and ever longer while permissions are missing.
+func (r *retry) wait(ctx context.Context, err error) {
+	if time.Since(r.began) > permissionRetry {
+		r.lacking = firstPermissionRetry
+	}
+
+	d := r.campaign.options.Timing.Duration
 	switch {
 	case lacksPermission(err):
-		wait = permissionRetry
+		d, r.lacking = r.lacking, min(2*r.lacking, permissionRetry)
 	case errors.Is(err, ErrNothingToWrite):
-		wait = nothingRetry
+		d = nothingRetry
 	}
-	k.pause(ctx, wait/2+time.Duration(rand.Int63nRange(0, int64(wait))))
+	r.pause(ctx, d/2+time.Duration(rand.Int63nRange(0, int64(d))))
 }
 
 // pause waits, but no longer than until the connection has new credentials, or ctx ends.
@@ -412,16 +438,17 @@ func (t *Target) pause(ctx context.Context, d time.Duration) {
 func (k *candidacy) elect(ctx context.Context, delay time.Duration, lead func(term context.Context) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
+	if k.config.Labels != nil {
+		defer k.Owners.forgetLeases()
+	}
 	defer wg.Wait()
 	defer cancel()
+
 	config := k.config
 	config.AcquireDelay = delay
 	if config.Labels != nil {
-		watched, err := k.watched(ctx)
-		if err != nil {
-			return err
-		}
-		config.Watched, config.Changed = watched, k.Owners.recordLease
+		config.Watched, config.Marks, config.Changed = claims(config.Namespace), claimMarks, k.Owners.recordLease
+		k.followClaims(ctx, &wg)
 	}
 	elector := lease.NewElector(k.Log, k.Client, k.Conn, config)
 	wg.Go(func() { k.reportHolder(ctx, elector) })
@@ -431,6 +458,11 @@ func (k *candidacy) elect(ctx context.Context, delay time.Duration, lead func(te
 	}
 	if apierrors.IsNotFound(err) {
 		return errNoNamespace(config.Namespace)
+	}
+	if apierrors.IsForbidden(err) {
+		if missing := k.reviewLease(ctx); IsMissingPermissions(missing) {
+			return missing // it names the right
+		}
 	}
 	return err
 }

@@ -4,16 +4,18 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"iter"
 	"maps"
 	"slices"
 	"strings"
 	"sync"
 	"time"
 
-	coordinationv1 "k8s.io/api/coordination/v1"
+	"github.com/go-logr/logr"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/fingerpost/fingerpost/cluster"
 	"github.com/fingerpost/fingerpost/cluster/api"
@@ -26,16 +28,21 @@ import (
 //
 // An installation is the UID of the namespace of its control plane, which no other has, whatever names its clusters
 // have. In each cluster that it writes into it has one Lease, named after it. While a replica holds that, the Lease
-// lists the source clusters whose endpoints the installation can write. A source belongs to the oldest Lease that lists
-// it and is held. Leases are compared as they are observed, our own as well, so that all installations come to the same
-// result, and none acts on a Lease that the others cannot see yet.
+// lists the source clusters whose endpoints the installation can write: it is a claim. A source belongs to the oldest
+// claim that lists it. Claims are compared as they are observed, our own as well, so that all installations come to the
+// same result, and none acts on a Lease that the others cannot see yet.
+//
+// Who can create a Lease in a namespace can make a claim there, and an old one wins. So a Lease is read only in the
+// namespaces that an admin has named: that of the control plane, and -installation-namespaces. It is a claim for as
+// long as it is renewed, and for a minute after that at most, whatever duration it names. Of each a bounded record is
+// kept, and only the oldest count if there are many (maxClaims).
 //
 // When the owner of a source changes, because an older installation links it, or the owner unlinks it or is gone, the
 // next one takes the slices of that source over as they are. For the time that a watch takes both may write; each of
 // their requests names the version that it was planned from, so the later one is refused and planned again.
 //
-// It costs nothing but that the watch of our own Lease is one of all labelled Leases. Without the permission to list
-// Leases in all namespaces only those in the namespace of the control plane count.
+// It costs nothing but that the watch of our own Lease is one of all labelled Leases of its namespace, and one more
+// watch for each namespace that is named besides.
 
 const (
 	// InstallationLabel is a label on what is written, and on Leases: the installation.
@@ -46,8 +53,13 @@ const (
 	clusterAnnotation = "federation.fingerpost.io/installed-in"
 
 	maxSources       = 1000 // of one Lease that count
+	maxClaims        = 100  // in one cluster that count
+	maxRenewal       = lease.MaxDuration
 	installationPoll = 5 * time.Second
 )
+
+// claimMarks are the labels and annotations of a Lease that a claim is made of.
+var claimMarks = []string{InstallationLabel, sourcesAnnotation, clusterAnnotation}
 
 // OwnLease stands for the Lease of this installation, see [Campaign.Add].
 const OwnLease = ""
@@ -152,62 +164,87 @@ func (c *Campaign) annotations() (map[string]string, <-chan struct{}) {
 // Owners reports which installation writes the endpoints of a source cluster, in one cluster. It is known in the
 // terms of OwnLease.
 type Owners struct {
+	log     logr.Logger
 	changed watch.Value[struct{}]
 
-	mu     sync.Mutex
-	leases map[api.Key]claim
-	owners map[string]string // by source; of the claims that have not expired; replaced whole
-	held   map[string]bool   // installations that have a claim which has not expired; replaced whole
-	expiry *time.Timer       // of the next claim that expires; nil before the first
+	mu      sync.Mutex
+	leases  map[api.Key]claim
+	owners  map[string]string // by source; of the claims that have not expired; replaced whole
+	held    map[string]string // installations that have a claim which has not expired, for people; replaced whole
+	ignored int               // claims beyond maxClaims
+	expiry  *time.Timer       // of the next claim that expires; nil before the first
 }
 
 // claim is the content of the Lease of one installation.
 type claim struct {
 	installation string
+	text         string // which installation that is, for people
 	created      time.Time
 	version      string
 	sources      []string
 	until        time.Time // when it expires, unless it is renewed; zero if it is not held
 }
 
-// watched returns the Leases that are watched instead of our own alone, or why that is not known.
-func (t *Target) watched(ctx context.Context) (api.Kind, error) {
+// claims returns the Leases of a namespace that may be claims.
+func claims(namespace string) api.Kind {
 	kind := lease.Leases
-	kind.Labels = InstallationLabel
-	err := Review(ctx, t.Client, leasePermission("", "list", "watch"))
-	if IsMissingPermissions(err) {
-		kind.Namespace = t.campaign.options.Namespace
-		t.Log.Info("Installations with a control plane in another namespace are not seen: "+
-			"both may write for the same clusters", "reason", err.Error())
-		return kind, nil
-	}
-	return kind, err
+	kind.Namespace, kind.Labels = namespace, InstallationLabel
+	return kind
 }
 
-func newClaim(of *coordinationv1.Lease) (claim, bool) {
+// followClaims watches the Leases of the further namespaces that were named until ctx ends. It returns once each was
+// listed, or refused.
+func (t *Target) followClaims(ctx context.Context, wg *sync.WaitGroup) {
+	for _, namespace := range t.campaign.options.Installations {
+		if namespace == t.campaign.options.Namespace {
+			continue
+		}
+		var informer *api.Informer[*lease.Record]
+		informer = api.NewInformer(t.Conn, claims(namespace), lease.Reduce(claimMarks...), func(k api.Key) {
+			r, _ := informer.Get(k)
+			t.Owners.recordLease(k, r)
+		})
+		wg.Go(func() { informer.Run(logr.NewContext(ctx, t.Log.V(1))) })
+
+		select {
+		case <-informer.Synced():
+		case <-informer.Refused():
+			t.Log.Info("Installations with a control plane in another namespace are not seen, so that both may "+
+				"write for the same clusters: grant list and watch on leases.coordination.k8s.io there",
+				"namespace", namespace)
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+func newClaim(k api.Key, of *lease.Record) (claim, bool) {
 	if of == nil {
 		return claim{}, false
 	}
-	id := of.Labels[InstallationLabel]
-	if id == "" || of.Name != LeaseName(id) {
+	id := of.Marks[InstallationLabel]
+	if id == "" || k.Name != LeaseName(id) || len(validation.IsValidLabelValue(id)) > 0 {
 		return claim{}, false
 	}
-	c := claim{installation: id, created: of.CreationTimestamp.Time, version: of.ResourceVersion}
-	if sources := of.Annotations[sourcesAnnotation]; sources != "" {
+
+	c := claim{installation: id, created: of.Created, version: of.Version, text: "the installation of Lease " + k.String()}
+	if in := of.Marks[clusterAnnotation]; in != "" && len(validation.IsValidLabelValue(in)) == 0 {
+		c.text += ", which runs in cluster " + in
+	}
+	if sources := of.Marks[sourcesAnnotation]; sources != "" {
 		c.sources = strings.SplitN(sources, ",", maxSources+1)
 		c.sources = c.sources[:min(len(c.sources), maxSources)]
 	}
-	spec := of.Spec
-	if spec.HolderIdentity != nil && *spec.HolderIdentity != "" && spec.LeaseDurationSeconds != nil {
-		c.until = time.Now().Add(time.Duration(*spec.LeaseDurationSeconds) * time.Second) // the observer's clock
+	if of.Holder != "" && of.Duration > 0 {
+		c.until = time.Now().Add(min(of.Duration, maxRenewal)) // the observer's clock
 	}
 	return c, true
 }
 
 // recordLease records the state of a Lease. The same state again is no renewal. Renewals change no owner: when the
 // claim would have expired, update finds that it does so later.
-func (o *Owners) recordLease(k api.Key, of *coordinationv1.Lease) {
-	now, found := newClaim(of)
+func (o *Owners) recordLease(k api.Key, of *lease.Record) {
+	now, found := newClaim(k, of)
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	old := o.leases[k]
@@ -232,14 +269,14 @@ func (o *Owners) update() {
 	if o.expiry != nil {
 		o.expiry.Stop()
 	}
-	claims, now := slices.Collect(maps.Values(o.leases)), time.Now()
+	now := time.Now()
+	all := heldClaims(maps.Values(o.leases), now)
+	o.bound(&all)
+
+	held := map[string]string{}
 	var next time.Time
-	held := map[string]bool{}
-	for _, c := range claims {
-		if !c.until.After(now) {
-			continue
-		}
-		held[c.installation] = true
+	for _, c := range all {
+		held[c.installation] = c.text
 		if next.IsZero() || c.until.Before(next) {
 			next = c.until
 		}
@@ -247,11 +284,23 @@ func (o *Owners) update() {
 	if !next.IsZero() {
 		o.expiry = time.AfterFunc(next.Sub(now), o.expire)
 	}
-	owners := ownersOf(claims, now)
+
+	owners := ownersOf(all)
 	if !maps.Equal(owners, o.owners) || !maps.Equal(held, o.held) {
 		o.owners, o.held = owners, held
 		o.changed.Store(struct{}{})
 	}
+}
+
+// bound leaves out the claims that are too many, and reports that. It needs mu.
+func (o *Owners) bound(all *[]claim) {
+	ignored := max(0, len(*all)-maxClaims)
+	if ignored > 0 && o.ignored == 0 {
+		o.log.Info("There are more Leases of installations than count, of which the oldest do: delete those that "+
+			"nobody knows", "count", maxClaims, "more", ignored)
+	}
+	o.ignored = ignored
+	*all = (*all)[:len(*all)-ignored]
 }
 
 func (o *Owners) expire() {
@@ -275,23 +324,33 @@ func (o *Owners) Changed() <-chan struct{} {
 }
 
 // Load returns which installation writes the endpoints of each source cluster that has one, and which installations
-// have a Lease that is seen to be held; neither map changes afterwards. While ours is not held, as where the watch is
-// behind, no source is ours: that a source has no owner does not mean that it was unlinked.
-func (o *Owners) Load() (owners map[string]string, held map[string]bool) {
+// have a Lease that is seen to be held, with a text for people; neither map changes afterwards. While ours is not held,
+// as where the watch is behind, no source is ours: that a source has no owner does not mean that it was unlinked.
+func (o *Owners) Load() (owners, held map[string]string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.owners, o.held
 }
 
-// ownersOf returns, by source, the installation of the oldest claim to it that has not expired.
-func ownersOf(claims []claim, now time.Time) map[string]string {
-	byAge := slices.SortedFunc(slices.Values(claims), func(a, b claim) int {
+// heldClaims returns the claims that have not expired, the oldest first.
+func heldClaims(all iter.Seq[claim], now time.Time) (held []claim) {
+	for c := range all {
+		if c.until.After(now) {
+			held = append(held, c)
+		}
+	}
+	slices.SortFunc(held, func(a, b claim) int {
 		return cmp.Or(a.created.Compare(b.created), strings.Compare(a.installation, b.installation))
 	})
+	return held
+}
+
+// ownersOf returns, by source, the installation of the first claim to it.
+func ownersOf(held []claim) map[string]string {
 	owners := map[string]string{}
-	for _, c := range byAge {
+	for _, c := range held {
 		for _, source := range c.sources {
-			if _, taken := owners[source]; !taken && c.until.After(now) {
+			if _, taken := owners[source]; !taken {
 				owners[source] = c.installation
 			}
 		}

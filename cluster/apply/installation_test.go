@@ -1,28 +1,18 @@
 package apply
 
 import (
-	"context"
-	"encoding/json"
 	"fmt"
-	"io"
-	"net/http"
 	"slices"
-	"sync/atomic"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/go-logr/logr"
-	authorizationv1 "k8s.io/api/authorization/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
-	"k8s.io/client-go/kubernetes/scheme"
-	"k8s.io/client-go/tools/clientcmd"
 	"pgregory.net/rapid"
 
-	"github.com/fingerpost/fingerpost/cluster"
 	"github.com/fingerpost/fingerpost/cluster/api"
-	"github.com/fingerpost/fingerpost/cluster/apitest"
-	"github.com/fingerpost/fingerpost/federation"
+	"github.com/fingerpost/fingerpost/cluster/lease"
 	"github.com/fingerpost/fingerpost/federation/watch"
 )
 
@@ -32,6 +22,7 @@ func TestOwnersOf(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		now := time.Unix(1_000, 0)
 		sources := []string{"east", "west"}
+		owners := func(all []claim) map[string]string { return ownersOf(heldClaims(slices.Values(all), now)) }
 		var writer []claim
 		for i := range rapid.IntRange(0, 6).Draw(t, "installations") {
 			writer = append(writer, claim{
@@ -42,8 +33,8 @@ func TestOwnersOf(t *testing.T) {
 			})
 		}
 		for _, source := range sources {
-			owner := ownersOf(writer, now)[source]
-			if got := ownersOf(rapid.Permutation(writer).Draw(t, "order"), now)[source]; got != owner {
+			owner := owners(writer)[source]
+			if got := owners(rapid.Permutation(writer).Draw(t, "order"))[source]; got != owner {
 				t.Fatalf("%s has the owners %s and %s", source, owner, got)
 			}
 			eligible := slices.DeleteFunc(slices.Clone(writer), func(c claim) bool {
@@ -65,11 +56,11 @@ func TestOwnersOf(t *testing.T) {
 				}
 			}
 			later := claim{installation: "0 later", created: now, until: now.Add(time.Hour), sources: sources}
-			if got := ownersOf(append(writer, later), now)[source]; got != owner {
+			if got := owners(append(writer, later))[source]; got != owner {
 				t.Fatalf("%s takes %s from %s", got, source, owner)
 			}
 			rest := slices.Delete(slices.Clone(eligible), i, i+1)
-			if got := ownersOf(rest, now)[source]; (got == "") != (len(rest) == 0) {
+			if got := owners(rest)[source]; (got == "") != (len(rest) == 0) {
 				t.Fatalf("%d installations are left for %s, and %q owns it", len(rest), source, got)
 			}
 		}
@@ -83,14 +74,12 @@ func TestOwnersExpire(t *testing.T) {
 		var owners Owners
 		defer owners.forgetLeases()
 		version := 0
-		renew := func(id string, seconds int32) {
+		renew := func(id string, seconds int) {
 			version++
-			lease := &coordinationv1.Lease{}
-			lease.Name, lease.ResourceVersion = LeaseName(id), fmt.Sprint(version)
-			lease.Labels = map[string]string{InstallationLabel: id}
-			lease.Annotations = map[string]string{sourcesAnnotation: "east,west"}
-			lease.Spec.HolderIdentity, lease.Spec.LeaseDurationSeconds = new("replica"), &seconds
-			owners.recordLease(api.Key{Name: lease.Name}, lease)
+			owners.recordLease(api.Key{Name: LeaseName(id)}, &lease.Record{
+				Version: fmt.Sprint(version), Holder: "replica", Duration: time.Duration(seconds) * time.Second,
+				Marks: map[string]string{InstallationLabel: id, sourcesAnnotation: "east,west"},
+			})
 		}
 		expect := func(when, want string) {
 			t.Helper()
@@ -127,78 +116,79 @@ func TestOwnersExpire(t *testing.T) {
 		renew("a", 6)
 		expect("when a is held again", "a")
 		renew("b", 6)
-		if first["east"] != "a" || !held["a"] || !held["b"] {
+		pass(10 * time.Second)
+		renew("b", 2_000_000_000)
+		pass(time.Minute - time.Millisecond)
+		expect("for a minute, whatever duration b names", "b")
+		pass(time.Millisecond)
+		expect("once b was not renewed for a minute", "")
+		if first["east"] != "a" || held["a"] == "" || held["b"] == "" {
 			t.Errorf("what was loaded at first is now %v, and held by %v", first, held)
 		}
 	})
 }
 
-// A review of permissions that fails is no answer: it is asked again, and Leases in all namespaces count then.
-func TestReviewFails(t *testing.T) {
+// Of what makes no claim nothing counts: neither a Lease of another name than its installation has, nor one whose
+// label is none, nor one that nobody holds. Of one that makes a claim a bounded part counts, and of many the oldest.
+func TestClaims(t *testing.T) {
+	id := map[string]string{InstallationLabel: "x"}
+	long := strings.Repeat("x", 1_400_000)
+	for name, c := range map[string]struct {
+		key  string
+		of   coordinationv1.Lease
+		want string
+	}{
+		"a claim":        {"fingerpost-x", leaseOf(id, "east", "r", 60), "1m0s east"},
+		"another name":   {"fingerpost-y", leaseOf(id, "east", "r", 60), ""},
+		"no label":       {"fingerpost-", leaseOf(nil, "east", "r", 60), ""},
+		"no holder":      {"fingerpost-x", leaseOf(id, "east", "", 60), "0s east"},
+		"for ever":       {"fingerpost-x", leaseOf(id, "east", "r", 2_000_000_000), "1m0s east"},
+		"negative":       {"fingerpost-x", leaseOf(id, "east", "r", -5), "0s east"},
+		"a huge holder":  {"fingerpost-x", leaseOf(id, "east", long, 6), "6s east"},
+		"a huge list":    {"fingerpost-x", leaseOf(id, long, "r", 6), "6s"},
+		"many sources":   {"fingerpost-x", leaseOf(id, strings.Repeat("a,", 1000)+"last", "r", 6), "6s" + strings.Repeat(" a", 1000)},
+		"a label of 1 M": {"fingerpost-" + long, leaseOf(map[string]string{InstallationLabel: long}, "east", "r", 6), ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				record := lease.NewRecord(&c.of, claimMarks...)
+				if n := len(record.Holder); n > 300 {
+					t.Errorf("%d bytes of the holder are kept", n)
+				}
+				got := ""
+				if now, is := newClaim(api.Key{Namespace: "linkerd", Name: c.key}, record); is {
+					d := time.Duration(0)
+					if !now.until.IsZero() {
+						d = time.Until(now.until)
+					}
+					got = strings.TrimSpace(d.String() + " " + strings.Join(now.sources, " "))
+				}
+				if got != c.want {
+					t.Errorf("%.100q, want %.100q", got, c.want)
+				}
+			})
+		})
+	}
 	synctest.Test(t, func(t *testing.T) {
-		network := apitest.NewNetwork()
-		defer network.Close()
-		server := network.Server("local")
-		server.ApplyYAML("{apiVersion: v1, kind: Namespace, metadata: {name: linkerd}}")
-		server.ApplyYAML(`{apiVersion: coordination.k8s.io/v1, kind: Lease, metadata: {name: fingerpost-theirs, namespace: elsewhere,
-  creationTimestamp: "1999-01-01T00:00:00Z", labels: {federation.fingerpost.io/installation: theirs},
-  annotations: {federation.fingerpost.io/source-clusters: "local"}},
-  spec: {holderIdentity: a, leaseDurationSeconds: 3600}}`)
-		var failures atomic.Int32
-		server.Answer("selfsubjectaccessreviews.authorization.k8s.io", func(w http.ResponseWriter, r *http.Request) {
-			var review authorizationv1.SelfSubjectAccessReview
-			body, err := io.ReadAll(r.Body)
-			if err == nil {
-				_, _, err = scheme.Codecs.UniversalDeserializer().Decode(body, nil, &review)
-			}
-			if err != nil {
-				t.Error(err)
-			}
-			a := review.Spec.ResourceAttributes
-			if a.Resource == "leases" && a.Namespace == "" && failures.Add(1) <= 2 {
-				http.Error(w, "it is overloaded", http.StatusServiceUnavailable)
-				return
-			}
-			review.Status.Allowed = true
-			review.APIVersion, review.Kind = "authorization.k8s.io/v1", "SelfSubjectAccessReview"
-			w.Header().Set("Content-Type", "application/json")
-			w.WriteHeader(http.StatusCreated)
-			if err := json.NewEncoder(w).Encode(review); err != nil {
-				t.Error(err)
-			}
-		})
-		config, err := clientcmd.RESTConfigFromKubeConfig([]byte(server.Kubeconfig(server.Token())))
-		if err != nil {
-			t.Fatal(err)
+		var owners Owners
+		defer owners.forgetLeases()
+		for i := range 3 * maxClaims {
+			id := fmt.Sprint(i)
+			owners.recordLease(api.Key{Name: LeaseName(id)}, &lease.Record{
+				Version: "1", Holder: "r", Duration: time.Minute, Created: time.Unix(int64(-i), 0),
+				Marks: map[string]string{InstallationLabel: id, sourcesAnnotation: "source-" + id},
+			})
 		}
-		registry := cluster.NewRegistry(logr.Discard(), federation.NewStore(), cluster.Options{
-			ProbeInterval: 5 * time.Second, Dial: network.Dial,
-		})
-		campaign := NewCampaign(logr.Discard(), registry, Options{
-			Namespace: "linkerd", Local: "local", Replica: "r", Timing: timing,
-		})
-		var owner atomic.Value
-		campaign.Add(OwnLease, Task{Name: "test", Run: func(term context.Context, t *Target) error {
-			owners, _ := t.Owners.Load()
-			owner.Store(owners["local"])
-			<-term.Done()
-			return nil
-		}})
-		registry.Engage(campaign.Engage)
-		spec := cluster.Spec{Name: "local", Local: true, Access: []cluster.Access{{Source: "test", Config: config}}}
-		if err := registry.Apply(spec); err != nil {
-			t.Fatal(err)
-		}
-		ctx, cancel := context.WithCancel(t.Context())
-		ended := make(chan error, 1)
-		go func() { ended <- registry.Start(ctx) }()
-		pass(5 * time.Minute)
-		if got := owner.Load(); got != "theirs" || failures.Load() <= 2 {
-			t.Errorf("the source is written by %v, after %d reviews", got, failures.Load())
-		}
-		cancel()
-		if err := <-ended; err != nil {
-			t.Error(err)
+		sources, held := owners.Load()
+		if len(held) != maxClaims || sources["source-299"] != "299" || sources["source-199"] != "" || owners.ignored != 200 {
+			t.Errorf("%d claims count, and %d do not; of 299 and 199 those of %q and %q", len(held), owners.ignored,
+				sources["source-299"], sources["source-199"])
 		}
 	})
+}
+
+func leaseOf(labels map[string]string, sources, holder string, seconds int32) (l coordinationv1.Lease) {
+	l.Labels, l.Annotations = labels, map[string]string{sourcesAnnotation: sources}
+	l.Spec.HolderIdentity, l.Spec.LeaseDurationSeconds = &holder, &seconds
+	return l
 }

@@ -45,11 +45,44 @@ func newFederatedSlices(w *Writer, t *apply.Target) *federatedSlices {
 	background := []func(context.Context){f.enqueueWhenLinked, f.enqueueWhenOwned}
 	if t.Local {
 		f.events = newServiceEvents(w.options.Events)
-		background = append(background, f.followClusters)
+		background = append(background, f.followClusters, f.reportLeftTo)
 	}
 	f.sliceWriter = newSliceWriter(w, t, view.ManagedBy, reviewFederated, background...)
 	f.content = f
 	return f
+}
+
+// reportLeftTo reports of each source cluster which other installation writes its endpoints here, until ctx ends.
+func (f *federatedSlices) reportLeftTo(ctx context.Context) {
+	reported := map[string]string{}
+	report := func(source, text string) {
+		if reported[source] != text {
+			reported[source] = text
+			f.writer.registry.ReportLeftTo(source, text)
+		}
+	}
+	for ctx.Err() == nil {
+		ownersChanged := f.Owners.Changed()
+		names, namesChanged := f.writer.registry.Names()
+		owners, held := f.Owners.Load()
+		for _, source := range names {
+			text := ""
+			if owner := owners[source]; owner != f.Installation() {
+				text = held[owner]
+			}
+			report(source, text)
+		}
+		maps.DeleteFunc(reported, func(source, _ string) bool { return !slices.Contains(names, source) })
+
+		select {
+		case <-ownersChanged:
+		case <-namesChanged:
+		case <-ctx.Done():
+		}
+	}
+	for source := range reported {
+		report(source, "")
+	}
 }
 
 // run writes until ctx ends. It returns [apply.MissingPermissions] if some are missing.
@@ -207,7 +240,8 @@ func (f *federatedSlices) ownership() ownership {
 	own := f.Installation()
 	owners, held := f.Owners.Load()
 	ownerOf := func(source string) string { return owners[source] }
-	return ownership{own, held[own], ownerOf, f.writer.unlinked}
+	_, isHeld := held[own]
+	return ownership{own, isHeld, ownerOf, f.writer.unlinked}
 }
 
 // federatedGroups returns the endpoints of the members of a Service that this installation writes, and which of its

@@ -28,12 +28,18 @@ type Timing struct {
 	Fence    time.Duration // after it sent the last renewal that succeeded the holder stops writing
 }
 
+// MaxDuration is the longest time for which a Lease binds other installations after a renewal, whatever it says.
+const MaxDuration = time.Minute
+
 // Validate rejects durations with which two replicas could write at once, or a single lost request would
 // end a term.
 func (t Timing) Validate() error {
 	switch {
 	case t.Duration < time.Second || t.Duration%time.Second != 0:
 		return fmt.Errorf("-lease-duration (%s) must be whole seconds, and at least one", t.Duration)
+	case t.Duration > MaxDuration:
+		return fmt.Errorf("-lease-duration (%s) must be at most %s: for that long other installations respect a "+
+			"Lease that is not renewed", t.Duration, MaxDuration)
 	case t.Fence >= t.Duration:
 		return fmt.Errorf("-lease-fence (%s) must be less than -lease-duration (%s), "+
 			"or two replicas could write at once", t.Fence, t.Duration)
@@ -52,14 +58,17 @@ var (
 	errFenced = errors.New("the Lease was not renewed in time")
 	// errLost is why a term ends that another holder has ended.
 	errLost = errors.New("another holder took the Lease, or it was deleted")
+	// errChanged is why the Lease is not taken yet.
+	errChanged = errors.New("the Lease is not any more as it was observed")
 )
+
+// refusalLimit is for how long writing the Lease may be refused without a break before Run returns: while an API server
+// starts, or RBAC is replaced, it refuses what it permits a moment later.
+const refusalLimit = 10 * time.Second
 
 // annotationDelay is how long changes of the annotations are collected: hundreds may come at once, and each would be
 // a write to each Lease.
 const annotationDelay = 250 * time.Millisecond
-
-// Leases is the kind of Leases.
-var Leases = api.Typed(coordinationv1.SchemeGroupVersion, "leases", "Lease", &coordinationv1.Lease{})
 
 // Config names a Lease and its candidate.
 type Config struct {
@@ -69,9 +78,10 @@ type Config struct {
 	AcquireDelay    time.Duration // how long a free Lease is left to other candidates
 
 	// Watched is what is watched: Leases, this one among them; zero for this one alone. Changed, which may be
-	// nil, is called for each of them that changes; lease is nil if it was deleted.
+	// nil, is called for each of them that changes; r, which has these Marks, is nil if it was deleted.
 	Watched api.Kind
-	Changed func(k api.Key, lease *coordinationv1.Lease)
+	Marks   []string
+	Changed func(k api.Key, r *Record)
 
 	// Labels and annotations that the holder writes into the Lease, beside those that it has. Annotations are a
 	// level: when they change the Lease is renewed within annotationDelay. nil: none.
@@ -89,8 +99,9 @@ func (c Config) annotations() (now map[string]string, superseded <-chan struct{}
 
 // An Elector campaigns for one Lease in one cluster, see the package.
 //
-// The informer writes observed; campaign does while the informer shows no Lease, whether there is none or it
-// lacks the label by which it is watched. serve alone writes held. There is no lock.
+// The informer and campaign write observed, under observing: campaign does while the informer shows no Lease, whether
+// there is none or it lacks the label by which it is watched, and with what it reads before it takes the Lease. serve
+// alone writes held.
 type Elector struct {
 	config    Config
 	log       logr.Logger
@@ -98,15 +109,16 @@ type Elector struct {
 	conn      *api.Connection
 	cutWrites func() // closes the connections over which this candidate writes
 
-	observed watch.Value[observation]
-	held     watch.Value[bool]
+	observing sync.Mutex
+	observed  watch.Value[observation]
+	held      watch.Value[bool]
 }
 
 // observation is a state of the Lease, and when this process observed it.
 type observation struct {
-	lease     *coordinationv1.Lease // nil if there is none
-	at        time.Time             // zero if nothing was observed yet
-	heldUntil time.Time             // of a deleted Lease: until then its holder may write without having noticed
+	lease     *Record   // nil if there is none
+	at        time.Time // zero if nothing was observed yet
+	heldUntil time.Time // of a deleted Lease: until then its holder may write without having noticed
 }
 
 // NewElector returns an Elector for a Lease in the cluster of conn. client must send its requests over
@@ -130,7 +142,7 @@ func (e *Elector) Holder() string {
 	if time.Now().After(o.expiry()) {
 		return ""
 	}
-	return holderOf(o.lease)
+	return o.holder()
 }
 
 // Observed returns a channel that closes when the Lease is next observed in another state, as after a
@@ -142,8 +154,9 @@ func (e *Elector) Observed() <-chan struct{} {
 
 // Run campaigns for the Lease until ctx ends and calls lead in each term. A term's context ends with the
 // right to write; lead must return soon after that. If lead returns an error before, Run releases the Lease
-// and returns that error. Run also returns an error if the API server does not let us read
-// ([ErrUnreadable]) or write (Forbidden) the Lease, or has no such namespace (NotFound).
+// and returns that error. Run also returns an error if the API server does not let us read ([ErrUnreadable]) or write
+// (Forbidden) the Lease for some time, or has no such namespace (NotFound). A shorter refusal ends no term, unless
+// the fence does.
 func (e *Elector) Run(ctx context.Context, lead func(term context.Context) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
@@ -154,11 +167,8 @@ func (e *Elector) Run(ctx context.Context, lead func(term context.Context) error
 		kind = Leases.Named(e.config.Name)
 		kind.Namespace = e.config.Namespace
 	}
-	var informer *api.Informer[*coordinationv1.Lease]
-	informer = api.NewInformer(e.conn, kind, func(object any) (*coordinationv1.Lease, bool) {
-		lease, ok := object.(*coordinationv1.Lease)
-		return lease, ok
-	}, func(k api.Key) {
+	var informer *api.Informer[*Record]
+	informer = api.NewInformer(e.conn, kind, Reduce(e.config.Marks...), func(k api.Key) {
 		lease, _ := informer.Get(k)
 		if k == (api.Key{Namespace: e.config.Namespace, Name: e.config.Name}) {
 			e.observeLease(lease)
@@ -173,14 +183,31 @@ func (e *Elector) Run(ctx context.Context, lead func(term context.Context) error
 	select {
 	case err := <-campaigned:
 		return err
-	case <-informer.Refused():
+	case <-informer.Denied():
 		return ErrUnreadable
 	}
 }
 
 // observeLease records a state of the Lease; nil if there is none. The same state again, as after a watch was
 // opened anew, is no renewal: the holder may be gone.
-func (e *Elector) observeLease(lease *coordinationv1.Lease) {
+func (e *Elector) observeLease(lease *Record) {
+	e.observing.Lock()
+	defer e.observing.Unlock()
+	e.storeObserved(lease)
+}
+
+// observeRead does the same with the response to a request, unless another state was observed since changed was
+// loaded: that is newer.
+func (e *Elector) observeRead(lease *Record, changed <-chan struct{}) {
+	e.observing.Lock()
+	defer e.observing.Unlock()
+	if !watch.IsClosed(changed) {
+		e.storeObserved(lease)
+	}
+}
+
+// storeObserved needs observing.
+func (e *Elector) storeObserved(lease *Record) {
 	last, _ := e.observed.Load()
 	if !last.at.IsZero() && sameState(lease, last.lease) {
 		return
@@ -192,11 +219,19 @@ func (e *Elector) observeLease(lease *coordinationv1.Lease) {
 	e.observed.Store(next)
 }
 
-func sameState(a, b *coordinationv1.Lease) bool {
+func sameState(a, b *Record) bool {
 	if a == nil || b == nil {
 		return a == b
 	}
-	return a.ResourceVersion == b.ResourceVersion
+	return a.Version == b.Version
+}
+
+// holder returns the identity of the holder, or of the last one; empty if there is none.
+func (o observation) holder() string {
+	if o.lease == nil {
+		return ""
+	}
+	return o.lease.Holder
 }
 
 // expiry returns when a Lease that was observed in this state can be taken.
@@ -204,10 +239,10 @@ func (o observation) expiry() time.Time {
 	if o.lease == nil && o.heldUntil.After(o.at) {
 		return o.heldUntil
 	}
-	if holderOf(o.lease) == "" || o.lease.Spec.LeaseDurationSeconds == nil {
+	if o.holder() == "" {
 		return o.at
 	}
-	return o.at.Add(time.Duration(*o.lease.Spec.LeaseDurationSeconds) * time.Second)
+	return o.at.Add(o.lease.Duration)
 }
 
 // holderOf returns the identity of the holder of a Lease, or of the last one; empty if it is released.
@@ -229,14 +264,22 @@ func (e *Elector) campaign(
 	if o, _ := e.observed.Load(); o.at.IsZero() {
 		e.observeLease(nil)
 	}
-	short := 0 // terms in a row that ended early
+
+	short := 0                 // terms in a row that ended early
+	var refusedSince time.Time // that the Lease may be written, without a break; zero if it was not
 	for ctx.Err() == nil {
 		o, changed := e.observed.Load()
 		if !waitUnchanged(ctx, changed, time.Until(o.expiry().Add(e.config.AcquireDelay))) {
 			continue
 		}
 		sent := time.Now()
-		ours, err := e.write(ctx, o.lease, e.config.Identity)
+		ours, err := e.take(ctx, o, changed)
+		if !apierrors.IsForbidden(err) {
+			refusedSince = time.Time{}
+		} else if refusedSince.IsZero() {
+			refusedSince = sent
+		}
+
 		switch {
 		case err == nil:
 			if err := e.serve(ctx, ours, sent, lead); err != nil {
@@ -247,22 +290,46 @@ func (e *Elector) campaign(
 			}
 			e.pause(ctx, short)
 			continue // with the state in which the term left the Lease
-		case apierrors.IsForbidden(err), o.lease == nil && apierrors.IsNotFound(err): // there is no namespace
+		case apierrors.IsForbidden(err) && time.Since(refusedSince) >= refusalLimit,
+			o.lease == nil && apierrors.IsNotFound(err): // there is no namespace
 			return err
 		case apierrors.IsAlreadyExists(err):
-			// Another candidate was faster, or the label by which it is watched was removed. What the watch has
-			// shown since then is newer.
-			lease, err := e.client.Get(ctx, e.config.Name, metav1.GetOptions{})
-			if err == nil && !watch.IsClosed(changed) {
-				e.observeLease(lease)
-			}
-		case !apierrors.IsConflict(err) && ctx.Err() == nil:
+			// Another candidate was faster, or the label by which it is watched was removed.
+			_, _ = e.read(ctx, changed)
+		case !apierrors.IsConflict(err) && !errors.Is(err, errChanged) && ctx.Err() == nil:
 			e.log.V(1).Info("Taking the Lease failed", "error", err.Error())
 		}
 		// Another candidate was faster, which the watch will show, or the request failed.
 		waitUnchanged(ctx, changed, e.config.Timing.Renew)
 	}
 	return ctx.Err()
+}
+
+// take writes the Lease for this candidate, if it is still as it was observed. An observation keeps a part of a Lease
+// only: the rest, which others may have written, is read first.
+func (e *Elector) take(ctx context.Context, o observation, changed <-chan struct{}) (*coordinationv1.Lease, error) {
+	if o.lease == nil {
+		return e.write(ctx, nil, e.config.Identity)
+	}
+	now, err := e.read(ctx, changed)
+	if err != nil {
+		return nil, err
+	}
+	if cut(now.ResourceVersion) != o.lease.Version {
+		return nil, errChanged
+	}
+	return e.write(ctx, now, e.config.Identity)
+}
+
+// read requests the Lease and observes what it is.
+func (e *Elector) read(ctx context.Context, changed <-chan struct{}) (*coordinationv1.Lease, error) {
+	ctx, cancel := context.WithTimeout(ctx, e.config.Timing.Fence)
+	defer cancel()
+	now, err := e.client.Get(ctx, e.config.Name, metav1.GetOptions{})
+	if err == nil {
+		e.observeRead(NewRecord(now, e.config.Marks...), changed)
+	}
+	return now, err
 }
 
 // waitUnchanged returns after d, when changed closes or when ctx ends, and reports whether it took all of d.
@@ -390,7 +457,7 @@ func (t *term) renew() {
 	case err == nil && t.atEnd.Stop(): // else the term is over, and a late answer does not bring it back
 		t.atEnd.Reset(t.extend(sent))
 		t.ours = next
-	case errors.Is(err, errLost), apierrors.IsForbidden(err):
+	case errors.Is(err, errLost):
 		t.end(err)
 	case err != nil && t.ctx.Err() == nil:
 		t.log.V(1).Info("Renewing the Lease failed", "error", err.Error())

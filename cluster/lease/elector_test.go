@@ -38,6 +38,7 @@ type election struct {
 	all     []*candidate
 	delay   time.Duration // of each response
 	blank   bool          // responses hold an empty Lease
+	refuses bool          // writes are forbidden
 	late    bool          // responses come after their request was carried out
 	label   string        // the watch shows the Lease while it has this one; empty: always
 	writers int           // candidates in a term now
@@ -105,9 +106,9 @@ func (c *candidate) watch(ctx context.Context) {
 			lease = nil // a deletion to a watch that selects it
 		}
 		c.election.mu.Unlock()
-		if connected && (first || !sameState(shown, lease)) {
+		if connected && (first || !sameState(NewRecord(shown), NewRecord(lease))) {
 			first, shown = false, lease
-			c.elector.observeLease(lease)
+			c.elector.observeLease(NewRecord(lease))
 		}
 	}
 }
@@ -170,6 +171,9 @@ func (c *candidate) Create(
 		return nil, err
 	}
 	defer unlock()
+	if c.election.refuses {
+		return nil, apierrors.NewForbidden(coordinationv1.Resource("leases"), "lease", errors.New("for a moment"))
+	}
 	if c.election.lease != nil {
 		return nil, apierrors.NewAlreadyExists(coordinationv1.Resource("leases"), "lease")
 	}
@@ -184,6 +188,9 @@ func (c *candidate) Update(
 		return nil, err
 	}
 	defer unlock()
+	if c.election.refuses {
+		return nil, apierrors.NewForbidden(coordinationv1.Resource("leases"), "lease", errors.New("for a moment"))
+	}
 	if c.election.lease == nil {
 		return nil, apierrors.NewNotFound(coordinationv1.Resource("leases"), "lease")
 	}
@@ -542,9 +549,9 @@ func TestHolder(t *testing.T) {
 			}
 		}
 		expect("")
-		e.observeLease(&coordinationv1.Lease{Spec: coordinationv1.LeaseSpec{
+		e.observeLease(NewRecord(&coordinationv1.Lease{Spec: coordinationv1.LeaseSpec{
 			HolderIdentity: &holder, LeaseDurationSeconds: new(int32(30)),
-		}})
+		}}))
 		pass(30 * time.Second)
 		expect(holder)
 		pass(time.Second)
@@ -587,6 +594,7 @@ func TestTimingIsValidated(t *testing.T) {
 	for _, bad := range []Timing{
 		{Duration: 500 * time.Millisecond, Renew: 100 * time.Millisecond, Fence: 400 * time.Millisecond},
 		{Duration: 1500 * time.Millisecond, Renew: time.Second, Fence: 1200 * time.Millisecond},
+		{Duration: 61 * time.Second, Renew: 2 * time.Second, Fence: 6 * time.Second},
 		{Duration: 6 * time.Second, Renew: 2 * time.Second, Fence: 6 * time.Second},
 		{Duration: 6 * time.Second, Renew: 5 * time.Second, Fence: 4 * time.Second},
 		{Duration: 6 * time.Second, Fence: 4 * time.Second},
@@ -598,4 +606,37 @@ func TestTimingIsValidated(t *testing.T) {
 	if err := testTiming.Validate(); err != nil {
 		t.Error(err)
 	}
+}
+
+// A refusal that is over in less than the fence ends no term, and one before that keeps nobody from campaigning: only one
+// that lasts does.
+func TestRefusedForAMoment(t *testing.T) {
+	inElection(t, func(e *election) {
+		refuse := func(now bool) {
+			e.mu.Lock()
+			e.refuses = now
+			e.mu.Unlock()
+		}
+		refuse(true)
+		first := e.candidate("first")
+		pass(refusalLimit - 2*time.Second)
+		refuse(false)
+		if took := e.await("first"); took > testTiming.Renew+time.Second {
+			t.Errorf("it is held after %s", took)
+		}
+		for range 10 {
+			pass(10 * time.Second)
+			refuse(true)
+			pass(2 * time.Second)
+			refuse(false)
+		}
+		if n := e.termCount(); n != 1 {
+			t.Errorf("%d terms", n)
+		}
+		refuse(true)
+		if err := <-first.done; !apierrors.IsForbidden(err) {
+			t.Errorf("a refusal that lasts: %v", err)
+		}
+		first.done <- context.Canceled
+	})
 }

@@ -130,9 +130,16 @@ func (o *serveOptions) addWriterFlags(fs *flag.FlagSet) {
 	fs.IntVar(&o.Writer.MaxSlices, "max-slices-per-source", 100,
 		"EndpointSlices of one Service with endpoints of one other cluster; beyond it none is created, existing ones "+
 			"are kept up to date, and the Link has a condition; 0 for no limit")
+	const installationsHelp = "namespaces of other control planes that write into the same clusters, besides " +
+		"-controller-namespace, separated by commas: Leases of installations count there only, so name none in which " +
+		"others than admins create Leases"
+	fs.Func("installation-namespaces", installationsHelp, func(list string) (err error) {
+		o.Installations, err = parseNamespaces(list)
+		return err
+	})
 	timing := &o.Lease
 	fs.DurationVar(&timing.Duration, "lease-duration", 6*time.Second,
-		"how long after its last renewal another replica may take a Lease")
+		"how long after its last renewal another replica may take a Lease; a minute at most")
 	fs.DurationVar(&timing.Renew, "lease-renew-interval", 2*time.Second,
 		"how often the holder of a Lease renews it")
 	fs.DurationVar(&timing.Fence, "lease-fence", 4500*time.Millisecond,
@@ -167,6 +174,19 @@ func (o *serveOptions) addMirrorFlags(fs *flag.FlagSet) {
 		"create missing namespaces of mirrored Services")
 	fs.BoolVar(&o.Mirror.Probe, "mirror-probe-gateways", false,
 		"probe gateways as their Links define it; needs a sidecar, because gateways require mTLS")
+}
+
+func parseNamespaces(list string) (names []string, err error) {
+	for name := range strings.SplitSeq(list, ",") {
+		if name = strings.TrimSpace(name); name == "" {
+			continue
+		}
+		if problems := validation.IsDNS1123Label(name); len(problems) > 0 {
+			return nil, fmt.Errorf("%q is no namespace: %s", name, strings.Join(problems, "; "))
+		}
+		names = append(names, name)
+	}
+	return names, nil
 }
 
 func parseExcludedKeys(list string) (keys []string, err error) {

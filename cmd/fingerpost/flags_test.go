@@ -141,6 +141,8 @@ func TestFlagsThatAreRefused(t *testing.T) {
 		{"-mirror-exclude-keys=example.com*"},
 		{"-max-mirrors-per-link=-1"},
 		{"-max-slices-per-source=-1"},
+		{"-installation-namespaces=linkerd,Mesh"},
+		{"-lease-duration=61s"},
 		{"-kubeconfig=/nowhere/at/all"},
 		{"-tls-cert-file=/tmp/cert.pem"},
 		{"-tls-key-file=/tmp/key.pem"},

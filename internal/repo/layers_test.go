@@ -17,7 +17,7 @@ cmd/fingerpost/app -> cmd/fingerpost/debug cmd/fingerpost/server
 cmd/fingerpost/app -> cluster cluster/apply cluster/checkpoint cluster/endpointslice cluster/api cluster/lease
 cmd/fingerpost/app -> discovery/linkerd federation links links/mirror
 cmd/fingerpost/check -> cmd/fingerpost/cli cmd/fingerpost/debug
-cmd/fingerpost/check -> cluster cluster/api cluster/linkerd federation links
+cmd/fingerpost/check -> cluster cluster/api cluster/apply cluster/linkerd federation links
 cmd/fingerpost/cli -> cmd/fingerpost/debug
 cmd/fingerpost/cli -> cluster cluster/api cluster/linkerd discovery discovery/proxy federation federation/policy links
 cmd/fingerpost/debug -> cmd/fingerpost/server
@@ -26,7 +26,7 @@ cmd/fingerpost/server -> cluster discovery discovery/linkerd federation/watch
 cmd/fingerpost/webhook -> cluster/linkerd/serviceprofile
 cmd/fingerpost/cmdtest ->
 
-links/mirror -> links cluster cluster/apply cluster/linkerd cluster/api
+links/mirror -> links cluster cluster/apply cluster/lease cluster/linkerd cluster/api
 links/mirror -> federation federation/policy federation/watch
 links -> cluster cluster/apply cluster/linkerd cluster/api cluster/view
 links -> federation federation/policy federation/watch

@@ -1,7 +1,9 @@
 package mirror
 
 import (
+	"cmp"
 	"context"
+	"maps"
 	"strings"
 	"sync"
 	"time"
@@ -11,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/fingerpost/fingerpost/cluster/api"
+	"github.com/fingerpost/fingerpost/cluster/lease"
 	"github.com/fingerpost/fingerpost/federation/watch"
 	"github.com/fingerpost/fingerpost/links"
 )
@@ -22,29 +25,21 @@ const (
 	defaultLeaseDuration = 30 * time.Second // of a Lease without leaseDurationSeconds
 )
 
-// A leaseRecord is the record of a Lease.
+// A leaseRecord is what is kept of a Lease of Linkerd's service mirrors.
 type leaseRecord struct {
 	holder   string
 	renewed  time.Time // by the holder's clock
 	duration time.Duration
 }
 
+// newLeaseRecord keeps nothing of Leases of other programs.
 func newLeaseRecord(object any) (leaseRecord, bool) {
 	l, ok := object.(*coordinationv1.Lease)
-	if !ok {
+	if !ok || l.Name != localLeaseName && !strings.HasPrefix(l.Name, linkLeasePrefix) {
 		return leaseRecord{}, false
 	}
-	r := leaseRecord{duration: defaultLeaseDuration}
-	if l.Spec.HolderIdentity != nil {
-		r.holder = *l.Spec.HolderIdentity
-	}
-	if l.Spec.RenewTime != nil {
-		r.renewed = l.Spec.RenewTime.Time
-	}
-	if l.Spec.LeaseDurationSeconds != nil && *l.Spec.LeaseDurationSeconds > 0 {
-		r.duration = time.Duration(*l.Spec.LeaseDurationSeconds) * time.Second
-	}
-	return r, true
+	r := lease.NewRecord(l)
+	return leaseRecord{r.Holder, r.Renewed, cmp.Or(r.Duration, defaultLeaseDuration)}, true
 }
 
 // An observedLease is a Lease, and when it was last seen to change (renewed, released or deleted), by our
@@ -52,6 +47,7 @@ func newLeaseRecord(object any) (leaseRecord, bool) {
 type observedLease struct {
 	leaseRecord
 	observedAt time.Time
+	gone       bool // it was deleted
 }
 
 // heldUntil returns until when the Lease must be respected: it must have been free for its own duration. It
@@ -74,7 +70,8 @@ func (l observedLease) String() string {
 	return "is held by " + l.holder
 }
 
-// observedLeases are the Leases of Linkerd's service mirrors, also of those that are gone.
+// observedLeases are the Leases of Linkerd's service mirrors, also those that are gone, until a list
+// confirms that.
 type observedLeases struct {
 	changed watch.Value[struct{}]
 
@@ -82,11 +79,8 @@ type observedLeases struct {
 	byName map[api.Key]observedLease
 }
 
-// observeLease stores the present state of a Lease; nil if it was deleted. It ignores Leases of other programs.
+// observeLease stores the present state of a Lease; nil if it was deleted.
 func (o *observedLeases) observeLease(k api.Key, now *leaseRecord) {
-	if k.Name != localLeaseName && !strings.HasPrefix(k.Name, linkLeasePrefix) {
-		return
-	}
 	o.mu.Lock()
 	old, known := o.byName[k]
 	next := observedLease{observedAt: time.Now()}
@@ -94,9 +88,9 @@ func (o *observedLeases) observeLease(k api.Key, now *leaseRecord) {
 	case now != nil:
 		next.leaseRecord = *now
 	case known:
-		next.leaseRecord = leaseRecord{duration: old.duration}
+		next.leaseRecord, next.gone = leaseRecord{duration: old.duration}, true
 	}
-	isChange := next.leaseRecord != old.leaseRecord || !known && now != nil
+	isChange := next.leaseRecord != old.leaseRecord || next.gone && !old.gone || !known && now != nil
 	if isChange {
 		if o.byName == nil {
 			o.byName = map[api.Key]observedLease{}
@@ -107,6 +101,15 @@ func (o *observedLeases) observeLease(k api.Key, now *leaseRecord) {
 	if isChange {
 		o.changed.Store(struct{}{})
 	}
+}
+
+// forgetGone drops the Leases of a namespace that are gone, and free at a time after which a list did not have them.
+func (o *observedLeases) forgetGone(namespace string, listed time.Time) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	maps.DeleteFunc(o.byName, func(k api.Key, l observedLease) bool {
+		return k.Namespace == namespace && l.gone && !listed.Before(l.heldUntil())
+	})
 }
 
 // linkNames returns the names of Links for which a namespace has, or had, Leases.
@@ -158,7 +161,7 @@ func (f *linkFollower) watchLeases(ctx context.Context, all []*links.Mirroring) 
 
 func (f *linkFollower) watchLeasesIn(ctx context.Context, namespace string) *leaseWatch {
 	w := &leaseWatch{}
-	kind := api.Typed(coordinationv1.SchemeGroupVersion, "leases", "Lease", &coordinationv1.Lease{})
+	kind := lease.Leases
 	kind.Namespace = namespace
 	w.Informer = api.NewInformer(f.local, kind, newLeaseRecord, func(k api.Key) {
 		if now, found := w.Get(k); found {
@@ -200,13 +203,13 @@ func (f *linkFollower) leaseHeld(ctx context.Context, namespace, name string) (r
 		return "whether Linkerd's service mirror still runs is unknown: the API server does not list Leases in " +
 			"namespace " + namespace
 	}
-	lease := f.observed.get(k) // confirmLease may have observed a renewal
-	until = lease.heldUntil()
+	last := f.observed.get(k) // confirmLease may have observed a renewal
+	until = last.heldUntil()
 	if !time.Now().Before(until) {
 		return ""
 	}
 	f.setDue(until)
-	return "Lease " + k.String() + " of Linkerd's service mirror " + lease.String()
+	return "Lease " + k.String() + " of Linkerd's service mirror " + last.String()
 }
 
 func (f *linkFollower) setDue(at time.Time) {
@@ -239,5 +242,6 @@ func (f *linkFollower) confirmLease(ctx context.Context, namespace string, w *le
 		}
 	}
 	w.confirmedAt = w.triedAt
+	f.observed.forgetGone(namespace, w.confirmedAt)
 	return true
 }

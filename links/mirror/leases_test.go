@@ -18,7 +18,7 @@ func TestLeaseHeldUntil(t *testing.T) {
 		var all observedLeases
 		k := api.Key{Namespace: "mc", Name: linkLeasePrefix + "east"}
 		note := func(holder string, renewed time.Time) {
-			kept, ok := newLeaseRecord(&coordinationv1.Lease{Spec: coordinationv1.LeaseSpec{
+			kept, ok := newLeaseRecord(&coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: k.Name}, Spec: coordinationv1.LeaseSpec{
 				HolderIdentity: &holder, LeaseDurationSeconds: new(int32(20)),
 				RenewTime: &metav1.MicroTime{Time: renewed},
 			}})
@@ -55,11 +55,24 @@ func TestLeaseHeldUntil(t *testing.T) {
 		all.observeLease(k, nil) // deleted
 		settle(19 * time.Second)
 		wants(true)
+		all.forgetGone(k.Namespace, time.Now()) // the watch may be wrong until it is free
+		wants(true)
 		settle(2 * time.Second)
 		wants(false)
+		all.forgetGone("another", time.Now())
+		if names := all.linkNames(k.Namespace); len(names) != 1 {
+			t.Errorf("the Leases of %v are kept before a list confirms what is gone", names)
+		}
+		all.forgetGone(k.Namespace, time.Now())
+		if names := all.linkNames(k.Namespace); names != nil {
+			t.Errorf("the Leases of %v are kept after that", names)
+		}
 		all.observeLease(api.Key{Namespace: "mc", Name: "never-seen"}, nil)
 		if got := all.get(api.Key{Namespace: "mc", Name: "never-seen"}); !got.observedAt.IsZero() {
 			t.Error("a Lease that never existed is stored")
+		}
+		if _, kept := newLeaseRecord(&coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: "kube-scheduler"}}); kept {
+			t.Error("a Lease of another program is kept")
 		}
 	})
 }

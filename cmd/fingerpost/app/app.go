@@ -59,6 +59,7 @@ type Options struct {
 	Mirrors       bool // write the Services that Links ask for
 	Mirror        mirror.Options
 	Lease         lease.Timing // of the Leases under which replicas write
+	Installations []string     // namespaces besides that of the control plane in which Leases of installations count
 	Writer        endpointslice.Options
 	Discovery     linkerd.Config
 }
@@ -218,7 +219,8 @@ func (a *App) addWriters(ctx context.Context, log logr.Logger, o Options, localC
 		return err
 	}
 	campaign := apply.NewCampaign(log, a.Registry, apply.Options{
-		Namespace: o.Writer.Namespace, Local: o.ClusterName, Replica: o.Replica, Timing: o.Lease, Stop: ctx.Done(),
+		Namespace: o.Writer.Namespace, Installations: o.Installations, Local: o.ClusterName, Replica: o.Replica,
+		Timing: o.Lease, Stop: ctx.Done(),
 	})
 	a.installation = campaign.DisplayName
 	o.Writer.Links, o.Writer.Events = a.Links, a.manager.GetEventRecorder("fingerpost")
@@ -267,7 +269,8 @@ func (a *App) addServers(log logr.Logger, o Options) error {
 	admin := server.AdminHandler(a.Metrics, a.Exported, a.Ready.Ready, o.Pprof)
 	a.Pages = debug.Handler(debug.Sources{
 		Store: a.Store, Registry: a.Registry, Links: a.Links, Discovery: a.Discovery,
-		Cluster: o.ClusterName, Namespace: o.Discovery.ControllerNamespace, Replica: o.Replica, Version: o.Version,
+		Cluster: o.ClusterName, Namespace: o.Discovery.ControllerNamespace, Installations: o.Installations,
+		Replica: o.Replica, Version: o.Version,
 	})
 	closed := server.ClosedConnections()
 	a.Metrics.MustRegister(closed)

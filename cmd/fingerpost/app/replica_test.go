@@ -130,6 +130,10 @@ func (s *scenario) options(args []string) app.Options {
 	fs.BoolVar(&o.Writer.External, "external-workload-slices", false, "")
 	fs.BoolVar(&o.Writer.Federated, "federated-slices", false, "")
 	fs.IntVar(&o.Writer.MaxSlices, "max-slices-per-source", 100, "")
+	fs.Func("installation-namespaces", "", func(list string) error {
+		o.Installations = strings.Split(list, ",")
+		return nil
+	})
 	fs.BoolFunc("mirror-services", "", func(text string) error { o.Mirrors = text == "on"; return nil })
 	fs.IntVar(&o.Mirror.MaxServices, "max-mirrors-per-link", 1000, "")
 	fs.BoolVar(&o.Mirror.Headless, "mirror-headless-services", false, "")

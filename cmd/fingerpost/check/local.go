@@ -181,6 +181,7 @@ func (e *environment) leaseChecks(known *knownReplicas) (checks []check) {
 	for _, r := range known.local() {
 		names.Insert(r.Page.Writing.Wanted...)
 	}
+	checks = append(checks, e.installationChecks(known)...)
 	for _, name := range sets.List(names) {
 		run := func(ctx context.Context) error {
 			lease, err := e.client.CoordinationV1().Leases(e.namespace).Get(ctx, name, metav1.GetOptions{})

@@ -51,6 +51,7 @@ const (
 	runbookWithoutLink = "checks.md#every-cluster-has-its-link"
 	runbookHeld        = "checks.md#no-link-is-held"
 	runbookLease       = "checks.md#a-lease-has-a-holder"
+	runbookLeftTo      = "operations.md#fingerpostlefttoanotherinstallation"
 	runbookSaved       = "operations.md#state-across-restarts"
 	runbookMalformed   = "checks.md#no-service-is-malformed"
 	runbookEndpoints   = "operations.md#questions"
@@ -116,6 +117,10 @@ func (c Cluster) problems(now time.Time) []Problem {
 	}
 	if c.OverBudget != "" {
 		found.add(true, runbookBudget, c.Name+" publishes more than its budget", c.OverBudget)
+	}
+	if c.LeftTo != "" {
+		found.add(false, runbookLeftTo, "Slices with endpoints of "+c.Name+" are written by another installation",
+			"its Lease is older than ours, so that these slices follow what it knows: "+c.LeftTo)
 	}
 	found.addTraffic()
 	if refused := c.Refused(); len(refused) > 0 {

@@ -24,8 +24,10 @@ type Sources struct {
 	Discovery *linkerd.Server
 	Cluster   string // name of the local cluster
 	Namespace string // of the control plane
-	Replica   string
-	Version   string // of the binary
+	// Installations are the other namespaces in which Leases of installations count.
+	Installations []string
+	Replica       string
+	Version       string // of the binary
 }
 
 // Handler serves the pages. It changes nothing. Pages about everything are computed at most once a second.
