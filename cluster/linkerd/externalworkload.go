@@ -12,11 +12,9 @@ type ExternalWorkload struct {
 	metav1.ObjectMeta `json:"metadata"`
 
 	Spec struct {
-		MeshTLS struct {
-			Identity   string `json:"identity"`
-			ServerName string `json:"serverName"`
-		} `json:"meshTLS"`
-		Ports []WorkloadPort `json:"ports"`
+		MeshTLS    MeshTLS        `json:"meshTLS"`
+		OldMeshTLS MeshTLS        `json:"meshTls"` // the name of it in v1alpha1; empty once parsed
+		Ports      []WorkloadPort `json:"ports"`
 
 		WorkloadIPs []struct {
 			IP string `json:"ip"`
@@ -31,6 +29,12 @@ type ExternalWorkload struct {
 	} `json:"status"`
 }
 
+// MeshTLS is how proxies verify a workload.
+type MeshTLS struct {
+	Identity   string `json:"identity"`
+	ServerName string `json:"serverName"`
+}
+
 // A WorkloadPort is a port that an ExternalWorkload documents.
 type WorkloadPort struct {
 	Name     string          `json:"name"`
@@ -38,13 +42,17 @@ type WorkloadPort struct {
 	Protocol corev1.Protocol `json:"protocol"`
 }
 
-// ParseExternalWorkload reads an ExternalWorkload of any version. Nothing of it is validated but the types
-// of its fields.
+// ParseExternalWorkload reads an ExternalWorkload of any of ExternalWorkloadVersions. Nothing of it is validated but the
+// types of its fields.
 func ParseExternalWorkload(u *unstructured.Unstructured) (*ExternalWorkload, error) {
 	var w ExternalWorkload
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, &w); err != nil {
 		return nil, err
 	}
+	if w.Spec.MeshTLS == (MeshTLS{}) {
+		w.Spec.MeshTLS = w.Spec.OldMeshTLS
+	}
+	w.Spec.OldMeshTLS = MeshTLS{}
 	return &w, nil
 }
 
