@@ -283,20 +283,23 @@ func (r *Reconciler) linksServed() (bool, error) {
 	ctx, cancel := context.WithTimeout(r.ctx, kindTimeout)
 	defer cancel()
 	for _, version := range versions {
-		list := &metav1.APIResourceList{}
-		path := "/apis/" + Group + "/" + version
-		err := r.discovery.RESTClient().Get().AbsPath(path).Do(ctx).Into(list)
-		if err != nil && !apierrors.IsNotFound(err) {
-			return false, err
-		}
-		isServed := func(a metav1.APIResource) bool {
-			return a.Name == linkerd.Links.Resource && slices.Contains(a.Verbs, "create")
-		}
-		if slices.ContainsFunc(list.APIResources, isServed) {
-			return true, nil
+		if served, err := r.isServed(ctx, version, linkerd.Links.Resource, "create"); served || err != nil {
+			return served, err
 		}
 	}
 	return false, nil
+}
+
+// isServed reports whether a version of the group of Links has a resource with a verb.
+func (r *Reconciler) isServed(ctx context.Context, version, resource, verb string) (bool, error) {
+	list := &metav1.APIResourceList{}
+	err := r.discovery.RESTClient().Get().AbsPath("/apis/" + Group + "/" + version).Do(ctx).Into(list)
+	if err != nil && !apierrors.IsNotFound(err) {
+		return false, err
+	}
+	return slices.ContainsFunc(list.APIResources, func(a metav1.APIResource) bool {
+		return a.Name == resource && slices.Contains(a.Verbs, verb)
+	}), nil
 }
 
 // hold keeps the clusters of deleted Links linked for now.

@@ -175,21 +175,28 @@ func (l *Link) trafficAfter(before policy.Link, releasedBefore string) (asked po
 	return l.traffic.Keeping(before, l.unread), released
 }
 
-// readStatus reads a Link's status; a part that cannot be read is empty.
+// readStatus reads a Link's status; a part that cannot be read is empty, and written anew.
 func readStatus(u *unstructured.Unstructured) (s writtenStatus) {
-	read := func(field string, to any) {
-		list, _, err := unstructured.NestedFieldNoCopy(u.Object, "status", field)
-		if err != nil {
-			return
-		}
-		if text, err := json.Marshal(list); err == nil {
-			_ = json.Unmarshal(text, to) // what cannot be read is written anew
-		}
+	fields, _, _ := unstructured.NestedFieldNoCopy(u.Object, "status")
+	status, _ := fields.(map[string]any)
+	return readFields(status)
+}
+
+func readFields(status map[string]any) (s writtenStatus) {
+	if text, err := json.Marshal(status["conditions"]); err == nil {
+		_ = json.Unmarshal(text, &s.conditions)
 	}
-	read("conditions", &s.conditions)
-	read("mirrorServices", &s.Mirrored)
-	read("federatedServices", &s.Federated)
+	s.Mirrored, s.Federated = readServices(status["mirrorServices"]), readServices(status["federatedServices"])
 	return s
+}
+
+func readServices(list any) (all []ServiceStatus) {
+	entries, _ := list.([]any)
+	for _, e := range entries {
+		entry, _ := e.(map[string]any)
+		all = append(all, readServiceStatus(entry))
+	}
+	return all
 }
 
 // localName is why the local cluster cannot be linked.

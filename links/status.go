@@ -20,9 +20,12 @@ type LinkStatus struct {
 	Cluster    string             `json:"cluster"`
 	Conditions []metav1.Condition `json:"conditions"`
 
-	// The Link cannot hold conditions: its schema drops them, or we lack the permission to patch its status.
-	// Only the replica that writes them finds that out.
-	ConditionsUnsupported bool `json:"conditionsUnsupported,omitempty"`
+	// What only the replica that writes the status finds out: fields of it that the schema of Links lacks, as conditions
+	// or mirrorServices.conditions.localRef; why no status can be written, empty if one can; and whether the Link has
+	// no conditions, for one of these reasons.
+	UndeclaredFields      []string `json:"undeclaredFields,omitempty"`
+	StatusRefused         string   `json:"statusRefused,omitempty"`
+	ConditionsUnsupported bool     `json:"conditionsUnsupported,omitempty"`
 
 	Deleted time.Time     `json:"deleted,omitzero"` // when it was; its cluster stays linked for a grace
 	Held    string        `json:"held,omitempty"`   // why that is so
@@ -72,7 +75,10 @@ func (r *Reconciler) Links() []LinkStatus {
 		s := LinkStatus{Namespace: l.key.Namespace, Name: l.key.Name, Cluster: l.clusterName}
 		if p := r.reports[l.uid]; p != nil {
 			s.Conditions = p.conditions
-			s.ConditionsUnsupported = p.attempt != nil && p.attempt.support != supportsAll
+			if w := r.statusWriter; w != nil && p.attempt != nil {
+				s.UndeclaredFields, s.StatusRefused = w.undeclared.in(l.version), p.attempt.refused
+				s.ConditionsUnsupported = s.StatusRefused != "" || slices.Contains(s.UndeclaredFields, "conditions")
+			}
 			s.Mirror = p.mirror.exported()
 		}
 		if d, found := r.deleted[l.key]; found {
@@ -89,6 +95,16 @@ func (r *Reconciler) Links() []LinkStatus {
 		return strings.Compare(a.Namespace+"/"+a.Name, b.Namespace+"/"+b.Name)
 	})
 	return all
+}
+
+// undeclaredFields returns the fields of the status of Links that their schema lacks, as far as this replica has found out.
+func (r *Reconciler) undeclaredFields() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.statusWriter == nil {
+		return nil
+	}
+	return r.statusWriter.undeclared.fields
 }
 
 // Refused returns why Links cannot be listed, such as NotFound without a CRD; empty if they can.
@@ -115,7 +131,10 @@ func newConditionMetrics(r *Reconciler) *conditionMetrics {
 // countWrite counts a write. The reason of an error that is no API server's is Unknown.
 func (m *conditionMetrics) countWrite(err error) {
 	reason := ""
-	if err != nil {
+	switch {
+	case len(rejectedFields(err)) > 0:
+		reason = "Undeclared"
+	case err != nil:
 		reason = cmp.Or(string(api.StatusReason(err)), "Unknown")
 	}
 	m.writes.WithLabelValues(reason).Inc()
@@ -124,6 +143,9 @@ func (m *conditionMetrics) countWrite(err error) {
 var (
 	descReadable = prometheus.NewDesc("fingerpost_links_readable",
 		"1 if Links can be listed; 0 if only labelled Secrets link clusters.", nil, nil)
+	descUndeclared = prometheus.NewDesc("fingerpost_link_status_undeclared_field",
+		"1 for each field of the status of Links that their schema lacks, so that it is left out; of the replica that "+
+			"writes them.", []string{"field"}, nil)
 	descHeld = prometheus.NewDesc("fingerpost_links_held",
 		"Links that were deleted and whose clusters stay linked for a grace: with the CRD, or most of them at once.",
 		nil, nil)
@@ -141,6 +163,7 @@ func (m *conditionMetrics) Describe(to chan<- *prometheus.Desc) {
 	to <- descReadable
 	to <- descHeld
 	to <- descCondition
+	to <- descUndeclared
 	m.writes.Describe(to)
 }
 
@@ -152,6 +175,9 @@ func (m *conditionMetrics) Collect(to chan<- prometheus.Metric) {
 	}
 	to <- prometheus.MustNewConstMetric(descReadable, prometheus.GaugeValue, readable)
 	m.writes.Collect(to)
+	for _, field := range m.reconciler.undeclaredFields() {
+		to <- prometheus.MustNewConstMetric(descUndeclared, prometheus.GaugeValue, 1, field)
+	}
 	all, held := m.reconciler.Links(), 0
 	for _, l := range all {
 		if l.Held != "" {

@@ -2,23 +2,26 @@ package links
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
 
+	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/fingerpost/fingerpost/cluster/api"
 	"github.com/fingerpost/fingerpost/cluster/apply"
+	"github.com/fingerpost/fingerpost/cluster/linkerd"
 	"github.com/fingerpost/fingerpost/federation"
 )
 
@@ -28,15 +31,15 @@ const (
 	// statusResync is how often the statuses of all Links are compared with what they should be, besides
 	// each time that one of the two changes. It costs no request for those that are equal.
 	statusResync = time.Minute
-	// unsupportedRetry is until a status is applied again that the API server refuses, or stores otherwise.
+	// unsupportedRetry is until a status is applied again that the API server refuses, or stores otherwise, and until a
+	// field is written again that its schema lacks.
 	unsupportedRetry = 10 * time.Minute
 	// conflictRetry is until a status is applied again that was computed from an older version of the Link,
 	// unless the event of the newer one comes first.
 	conflictRetry = time.Second
 	// contestedRetry is until a status is applied again that was applied before, and that another writer replaced.
 	contestedRetry = time.Second
-
-	statusWorkers = 4
+	statusWorkers  = 4
 )
 
 // A statusWriter writes the status of Links during one term of the local cluster's Lease. Nothing else of ours
@@ -58,6 +61,7 @@ const (
 //     applied it.
 //   - Unknown is not empty. Before the mirror has handed over its part of a Link in this term, that part
 //     stays as the API has it.
+//   - A field that the schema of Links lacks silences no other one (undeclared.go).
 //   - An API server that refuses a status, or stores another one, is not asked again with the same status
 //     before unsupportedRetry or a new version of the Link: see attempt.
 //   - Two writers do not fight as fast as the API server answers. Where a Lease is deleted and another replica
@@ -71,11 +75,12 @@ const (
 //
 // # Locks
 //
-// Reconciler.mu guards reports; nothing is called under it. The Loop gives one Link to one worker, which is
+// Reconciler.mu guards reports and undeclared; nothing is called under it. The Loop gives one Link to one worker, which is
 // the only one to set attempt and recorded of its report.
 type statusWriter struct {
 	*Reconciler
-	loop *apply.Loop[api.Key]
+	loop       *apply.Loop[api.Key]
+	undeclared undeclared // mu guards it
 }
 
 // WriteStatus writes the status of all Links until term ends. It is a task of the local cluster's Lease: two
@@ -130,28 +135,18 @@ type linkReport struct {
 	recorded []metav1.Condition // as Events show them; types without an Event in this term are missing
 }
 
-// support is what the API server lets us write into the status of a Link.
-type support int
-
-const (
-	supportsAll   support = iota
-	supportsLists         // the schema has no conditions
-	supportsNone          // there is no status, or we may not patch it
-)
-
 // An attempt is the last status that was applied to a Link, and what became of it.
 type attempt struct {
 	at              time.Time // it was made
-	found           time.Time // what the API server supports
 	servedIn        string    // the version of the API
-	support         support
-	before, after   string // resource versions; equal if nothing has changed
+	before, after   string    // resource versions; equal if nothing has changed
 	applied, stored writtenStatus
+	refused         string // why no status of the Link can be written, for people; empty if one can
 }
 
 // counts reports whether what became of an attempt would become of the same one now.
 func (a *attempt) counts(l *Link) bool {
-	return a != nil && a.servedIn == l.version && time.Since(a.found) < unsupportedRetry
+	return a != nil && a.servedIn == l.version && time.Since(a.at) < unsupportedRetry
 }
 
 // write applies the status of one Link, unless it is as it should be.
@@ -168,7 +163,6 @@ func (w *statusWriter) write(ctx context.Context, k api.Key) error {
 	}
 	r := *p
 	w.mu.Unlock()
-
 	r.recorded = w.recordEvents(l, r.conditions, r.recorded)
 	next, err := w.applyStatus(ctx, l, r)
 	w.mu.Lock()
@@ -182,16 +176,13 @@ func (w *statusWriter) write(ctx context.Context, k api.Key) error {
 
 // applyStatus applies the status of one Link, unless it is as it should be, and returns the last attempt.
 func (w *statusWriter) applyStatus(ctx context.Context, l *Link, r linkReport) (*attempt, error) {
-	last, can := r.attempt, supportsAll
-	if last.counts(l) {
-		can = last.support
-	}
-	want := wantedStatus(l, r.conditions, r.mirror, w.options.Mirrors, metav1.Now())
-	if can == supportsLists {
-		want.conditions = nil
-	}
+	last := r.attempt
+	whole := wantedStatus(l, r.conditions, r.mirror, w.options.Mirrors, metav1.Now())
+	want, err := whole.without(w.undeclaredIn(l.version), l)
 	switch {
-	case can == supportsNone, !l.status.contradicts(want):
+	case err != nil:
+		return last, fmt.Errorf("status of Link %s: %w", l.key, err)
+	case last.counts(l) && last.refused != "", !l.status.contradicts(want):
 		return last, nil
 	case last.counts(l) && last.applied.same(want) && last.stored.same(l.status):
 		return last, nil // the API server stores it otherwise
@@ -202,85 +193,115 @@ func (w *statusWriter) applyStatus(ctx context.Context, l *Link, r linkReport) (
 			After: contestedRetry - time.Since(last.at), Err: errors.New("another writer has replaced it"),
 		}
 	}
-	next, err := w.apply(ctx, l, want, last, can)
+	next, err := w.apply(ctx, l, whole)
 	if next == nil {
 		return last, err
 	}
-	if next.support != supportsAll && (last == nil || last.support != next.support) {
-		w.log.Info(unsupportedMessages[next.support], "link", l.key.String(), "served", l.version)
-	}
-	if next.support == supportsLists && len(want.conditions) > 0 && next.after == next.before {
-		w.loop.Enqueue(l.key) // the lists are still to be written
+	if next.refused != "" && (last == nil || last.refused != next.refused) {
+		w.log.Info("Conditions cannot be written: "+next.refused+"; Events and metrics report them",
+			"link", l.key.String(), "served", l.version)
 	}
 	return next, nil
 }
 
-var unsupportedMessages = map[support]string{
-	supportsLists: "The schema of Links drops conditions, so only Events and metrics report them: install " +
-		"Fingerpost's Link CRD to see them in the Link",
-	supportsNone: "Conditions cannot be written: grant patch on links/status in " + Group + ", and serve Links in " +
-		"a version with a status; Events and metrics report them",
-}
-
-// apply sends a status, and returns what became of it; nil if that is an error, or if the Link is gone.
-func (w *statusWriter) apply(
-	ctx context.Context, l *Link, want writtenStatus, last *attempt, can support,
-) (*attempt, error) {
-	object, err := want.applyConfiguration(l)
-	if err != nil {
-		return nil, err
-	}
-	client := w.dynamic.Resource(linkResource(l.version)).Namespace(l.key.Namespace)
-	options := metav1.ApplyOptions{FieldManager: fieldManager, Force: true}
-	back, err := client.Apply(ctx, l.key.Name, object, options, "status")
-	w.metrics.countWrite(err)
-	if apierrors.IsInvalid(err) {
-		back, err = w.replace(ctx, l, want)
-	}
-	now := time.Now()
-	a := &attempt{
-		at: now, found: now, servedIn: l.version, support: can, before: l.resourceVersion, after: l.resourceVersion,
-	}
-	if can != supportsAll {
-		a.found = last.found
-	}
-	oldest := versions[len(versions)-1] // it has no status
+// apply sends a status without the fields that the schema lacks, and returns what became of it; nil if that is an error,
+// or if the Link is gone.
+func (w *statusWriter) apply(ctx context.Context, l *Link, whole writtenStatus) (*attempt, error) {
+	back, sent, err := w.send(ctx, l, whole)
+	a := &attempt{at: time.Now(), servedIn: l.version, before: l.resourceVersion, after: l.resourceVersion}
 	switch {
-	case isUndeclared(err) && len(want.conditions) > 0:
-		a.support = supportsLists
+	case err == nil && back == nil: // all that differs has no field
+		a.applied, a.stored = sent, l.status
 		return a, nil
-	case isUndeclared(err), apierrors.IsForbidden(err), apierrors.IsNotFound(err) && l.version == oldest:
-		a.support = supportsNone
+	case errors.Is(err, errNoStatus):
+		a.refused = fmt.Sprintf("the Link CRD has no status in %s, the newest version that it serves: install one that "+
+			"has, such as Fingerpost's", l.version)
+		return a, nil
+	case apierrors.IsForbidden(err):
+		a.refused = w.whyForbidden(ctx, l, err)
 		return a, nil
 	case apierrors.IsNotFound(err): // deleted meanwhile
 		return nil, nil
 	case err != nil:
 		return nil, fmt.Errorf("status of Link %s: %w", l.key, err)
 	}
-	a.after, a.applied, a.stored = back.GetResourceVersion(), want, readStatus(back)
-	if len(want.conditions) > 0 && len(a.stored.conditions) == 0 {
-		a.support = supportsLists
-	}
+	a.after, a.applied, a.stored = back.GetResourceVersion(), sent, readStatus(back)
 	return a, nil
+}
+
+// send sends a status until the API server has named all fields that its schema lacks. It returns what is stored then,
+// and what it was computed from; nothing is stored if what the schema has is as it should be.
+func (w *statusWriter) send(
+	ctx context.Context, l *Link, whole writtenStatus,
+) (back *unstructured.Unstructured, sent writtenStatus, err error) {
+	for {
+		lacking := w.undeclaredIn(l.version)
+		if sent, err = whole.without(lacking, l); err != nil || !l.status.contradicts(sent) {
+			return nil, sent, err
+		}
+		tree, err := sent.tree(l)
+		if err != nil {
+			return nil, sent, err
+		}
+		back, err = w.patch(ctx, l, tree)
+		rejected := rejectedFields(err)
+		switch named := fieldsIn(tree).Intersection(sets.New(rejected...)); {
+		case slices.Contains(rejected, ""):
+			return nil, sent, errNoStatus
+		case len(named) > 0 && len(lacking) < maxUndeclared:
+			w.addUndeclared(l, sets.List(named))
+			continue
+		case apierrors.IsNotFound(err) && w.lacksStatus(ctx, l.version):
+			return nil, sent, errNoStatus
+		case err != nil:
+			return nil, sent, err
+		}
+		stored, _, _ := unstructured.NestedMap(back.Object, "status")
+		if dropped := droppedFields(tree, stored); len(dropped) > 0 {
+			w.addUndeclared(l, dropped)
+			sent, err = sent.without(dropped, l)
+		}
+		w.mu.Lock()
+		w.undeclared.remove(l.version, fieldsIn(stored))
+		w.mu.Unlock()
+		return back, sent, err
+	}
+}
+
+// patch applies a status. If that leaves a part of a condition, which is invalid, it replaces all of it.
+func (w *statusWriter) patch(ctx context.Context, l *Link, status map[string]any) (*unstructured.Unstructured, error) {
+	client := w.dynamic.Resource(linkResource(l.version)).Namespace(l.key.Namespace)
+	options := metav1.ApplyOptions{FieldManager: fieldManager, Force: true}
+	back, err := client.Apply(ctx, l.key.Name, l.withStatus(status), options, "status")
+	w.metrics.countWrite(err)
+	if apierrors.IsInvalid(err) {
+		back, err = w.replace(ctx, l, status)
+	}
+	return back, err
 }
 
 // replace sends a status as a merge patch. A condition type that we leave out vanishes with an apply unless
 // another manager owns it as well. Of one that others have created, and that we have changed, an apply would
 // leave a part, which is invalid.
 func (w *statusWriter) replace(
-	ctx context.Context, l *Link, want writtenStatus,
+	ctx context.Context, l *Link, status map[string]any,
 ) (*unstructured.Unstructured, error) {
-	want.conditions = slices.Clone(want.conditions)
-	for _, c := range l.status.conditions {
-		if !slices.Contains(ownConditions, c.Type) {
-			want.conditions = append(want.conditions, c)
+	status = maps.Clone(status)
+	if ours, found := status["conditions"].([]any); found {
+		var others writtenStatus
+		for _, c := range l.status.conditions {
+			if !slices.Contains(ownConditions, c.Type) {
+				others.conditions = append(others.conditions, c)
+			}
 		}
+		tree, err := others.tree(l)
+		if err != nil {
+			return nil, err
+		}
+		theirs, _ := tree["conditions"].([]any)
+		status["conditions"] = slices.Concat(ours, theirs)
 	}
-	object, err := want.applyConfiguration(l)
-	if err != nil {
-		return nil, err
-	}
-	patch, err := object.MarshalJSON()
+	patch, err := l.withStatus(status).MarshalJSON()
 	if err != nil {
 		return nil, err
 	}
@@ -291,37 +312,59 @@ func (w *statusWriter) replace(
 	return back, err
 }
 
-// isUndeclared reports whether an API server rejects an apply because of a field that the schema does not
-// have. The error has no reason of its own.
-func isUndeclared(err error) bool {
-	return err != nil && strings.Contains(err.Error(), "field not declared in schema")
+// withStatus returns a Link with nothing but a status, to be applied to the version that was read.
+func (l *Link) withStatus(status map[string]any) *unstructured.Unstructured {
+	object := &unstructured.Unstructured{Object: map[string]any{"status": status}}
+	object.SetAPIVersion(Group + "/" + l.version)
+	object.SetKind("Link")
+	object.SetNamespace(l.key.Namespace)
+	object.SetName(l.key.Name)
+	object.SetResourceVersion(l.resourceVersion)
+	return object
 }
 
-// applyConfiguration returns a Link with nothing but a status, to be applied to the version that was read. A
-// list that is empty now is sent as such, for another manager may own its entries.
-func (s writtenStatus) applyConfiguration(l *Link) (*unstructured.Unstructured, error) {
-	fields := map[string]any{}
-	if len(s.conditions) > 0 {
-		fields["conditions"] = s.conditions
+// undeclaredIn returns the fields of a status that the schema of Links lacks in a version, as far as that is known.
+func (w *statusWriter) undeclaredIn(version string) []string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.undeclared.leftOut(version)
+}
+
+// lacksStatus reports whether a version of Links has no status. The API server answers a write of it as if the Link did
+// not exist.
+func (w *statusWriter) lacksStatus(ctx context.Context, version string) bool {
+	served, err := w.isServed(ctx, version, linkerd.Links.Resource+"/status", "patch")
+	return err == nil && !served
+}
+
+// addUndeclared takes note of fields that the schema of Links lacks, and logs those that are new.
+func (w *statusWriter) addUndeclared(l *Link, fields []string) {
+	w.mu.Lock()
+	added := w.undeclared.add(l.version, fields)
+	w.mu.Unlock()
+	if len(added) > 0 {
+		w.log.Info("The schema of Links lacks fields of their status, which are left out: install Fingerpost's Link CRD "+
+			"to see them in Links; Events and metrics report conditions",
+			"fields", strings.Join(added, ", "), "link", l.key.String(), "served", l.version)
 	}
-	if len(s.Mirrored)+len(l.status.Mirrored) > 0 {
-		fields["mirrorServices"] = append([]ServiceStatus{}, s.Mirrored...)
-	}
-	if len(s.Federated)+len(l.status.Federated) > 0 {
-		fields["federatedServices"] = append([]ServiceStatus{}, s.Federated...)
-	}
-	text, err := json.Marshal(map[string]any{
-		"apiVersion": Group + "/" + l.version, "kind": "Link",
-		"metadata": map[string]any{
-			"namespace": l.key.Namespace, "name": l.key.Name, "resourceVersion": l.resourceVersion,
-		},
-		"status": fields,
+}
+
+// whyForbidden returns why the status of a Link may not be written: a right is missing, or something else refuses it,
+// such as a policy.
+func (w *statusWriter) whyForbidden(ctx context.Context, l *Link, forbidden error) string {
+	review, err := api.ReviewAccess(ctx, w.reviews, authorizationv1.ResourceAttributes{
+		Group: Group, Resource: linkerd.Links.Resource, Subresource: "status", Verb: "patch",
+		Namespace: l.key.Namespace, Name: l.key.Name,
 	})
-	if err != nil {
-		return nil, err
+	switch {
+	case err != nil:
+		return "the API server refuses them: " + truncate(oneLine(forbidden))
+	case review.Allowed:
+		return "the API server refuses them, although patch on links/status is granted: " +
+			truncate(oneLine(forbidden))
+	default:
+		return "grant patch on links/status in " + Group
 	}
-	object := &unstructured.Unstructured{}
-	return object, object.UnmarshalJSON(text)
 }
 
 // recordEvents records an Event for each condition that has changed, and returns what is recorded then.

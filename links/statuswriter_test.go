@@ -73,15 +73,15 @@ func mirroredService(i int, mirrored bool) ServiceStatus {
 	s := ServiceStatus{
 		ControllerName: linkerd.ServiceMirrorController,
 		RemoteRef:      ObjectRef{Kind: "Service", Namespace: "shop", Name: name},
-		Conditions: []metav1.Condition{{
+		Conditions: []ServiceCondition{{Condition: metav1.Condition{
 			Type:    "Mirrored",
 			Status:  metav1.ConditionFalse,
 			Reason:  "Error",
 			Message: "the name is taken",
-		}},
+		}}},
 	}
 	if mirrored {
-		s.LocalRef = &ObjectRef{Kind: "Service", Namespace: "shop", Name: name + "-east"}
+		s.Conditions[0].LocalRef = &ObjectRef{Kind: "Service", Namespace: "shop", Name: name + "-east"}
 		s.Conditions[0].Status, s.Conditions[0].Reason = metav1.ConditionTrue, "Mirrored"
 	}
 	return s
@@ -104,8 +104,7 @@ func with(of map[string]string, more ...string) map[string]string {
 func TestStaleWrite(t *testing.T) {
 	inFleet(t, linkEast, func(f *fleet) {
 		theirs := ServiceStatus{
-			ControllerName: "example.com/other", RemoteRef: ObjectRef{Namespace: "a", Name: "b"},
-			Conditions: []metav1.Condition{},
+			ControllerName: "example.com/other", RemoteRef: ObjectRef{Kind: "Service", Namespace: "a", Name: "b"},
 		}
 		meddle := func() {
 			f.meddle(func(s *writtenStatus) {
@@ -158,7 +157,7 @@ func TestMeddling(t *testing.T) {
 			for i := range s.conditions {
 				s.conditions[i].Message = "wrong"
 			}
-			s.Mirrored[0].LocalRef = nil
+			s.Mirrored[0].Conditions[0].LocalRef = nil
 		})
 		f.pass(time.Second)
 		if diff := cmp.Diff(with(healthy, Mirrors, "True"), f.shown()); diff != "" {
@@ -169,7 +168,7 @@ func TestMeddling(t *testing.T) {
 			t.Errorf("condition %v, which is %v since %v", got, got["status"], since)
 		}
 		list := readStatus(f.home.Get(linkKind, "linkerd", "east")).Mirrored
-		if len(list) != 1 || list[0].LocalRef == nil {
+		if len(list) != 1 || list[0].localRef() == nil {
 			t.Errorf("list %v", list)
 		}
 		f.mirrored(&MirroredServices{})
@@ -229,10 +228,10 @@ func TestNextHolder(t *testing.T) {
 			}),
 			MirroredServices: MirroredServices{Mirrored: l.status.Mirrored},
 		}
-		object, err := left.applyConfiguration(l)
+		tree, err := left.tree(l)
 		f.must(err)
 		_, err = f.reconciler.dynamic.Resource(linkResource(l.version)).Namespace("linkerd").
-			Apply(f.ctx, "east", object, metav1.ApplyOptions{FieldManager: fieldManager}, "status")
+			Apply(f.ctx, "east", l.withStatus(tree), metav1.ApplyOptions{FieldManager: fieldManager}, "status")
 		f.must(err)
 		f.pass(time.Minute)
 		if f.shown()["Obsolete"] != "True" {
@@ -262,9 +261,9 @@ func TestConditionOfAnotherManager(t *testing.T) {
 		theirs := writtenStatus{conditions: append(slices.Clone(l.status.conditions),
 			metav1.Condition{Type: SlicesComplete, Status: metav1.ConditionFalse, Reason: "Wrong", Message: "wrong"},
 			metav1.Condition{Type: "Audited", Status: metav1.ConditionTrue, Reason: "Audited", Message: "theirs"})}
-		object, err := theirs.applyConfiguration(l)
+		tree, err := theirs.tree(l)
 		f.must(err)
-		text, err := object.MarshalJSON()
+		text, err := l.withStatus(tree).MarshalJSON()
 		f.must(err)
 		_, err = meddler.Patch(f.ctx, "east", types.MergePatchType, text,
 			metav1.PatchOptions{FieldManager: "kubectl"}, "status")
@@ -355,7 +354,7 @@ func TestNoWriteLoop(t *testing.T) {
 				f.home.Deny("patch", linkKind, false)
 			}, 1,
 		},
-		"the schema has no conditions": {func(f *fleet) { f.home.Prune(linkKind) }, "drops conditions", nil, 3},
+		"the schema has no conditions": {func(f *fleet) { f.home.Undeclare("conditions") }, "lacks fields of their status", nil, 3},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inFleet(t, func(f *fleet) {
@@ -419,7 +418,7 @@ func TestListsAreBounded(t *testing.T) {
 		}
 		s, failures := readStatus(o), 0
 		for _, e := range s.Mirrored {
-			if e.LocalRef == nil {
+			if e.localRef() == nil {
 				failures++
 			}
 		}

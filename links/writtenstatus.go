@@ -2,12 +2,15 @@ package links
 
 import (
 	"cmp"
+	"encoding/json"
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	utiljson "k8s.io/apimachinery/pkg/util/json"
 
 	"github.com/fingerpost/fingerpost/cluster/api"
 	"github.com/fingerpost/fingerpost/cluster/linkerd"
@@ -33,12 +36,79 @@ type MirroredServices struct {
 	Mirrored, Federated []ServiceStatus
 }
 
-// A ServiceStatus reports in a Link whether one Service of its cluster is mirrored.
+// A ServiceStatus reports in a Link whether one Service of its cluster is mirrored, in the shape that Linkerd's API has.
 type ServiceStatus struct {
 	ControllerName string             `json:"controllerName"`
 	RemoteRef      ObjectRef          `json:"remoteRef"`
-	LocalRef       *ObjectRef         `json:"localRef,omitempty"` // nil if it is not mirrored
-	Conditions     []metav1.Condition `json:"conditions"`
+	Conditions     []ServiceCondition `json:"conditions,omitempty"`
+
+	// The entry as it was read, if it has more than the fields above, or less: it is written as it is. Others may
+	// have written it, or another version of this program.
+	read map[string]any
+}
+
+// A ServiceCondition is a condition of a ServiceStatus.
+type ServiceCondition struct {
+	metav1.Condition
+	LocalRef *ObjectRef `json:"localRef,omitempty"` // the Service here; nil if it is not mirrored
+}
+
+// localRef returns the Service that stands for the one of the cluster; nil if it is not mirrored.
+func (s *ServiceStatus) localRef() *ObjectRef {
+	for _, c := range s.Conditions {
+		if c.LocalRef != nil {
+			return c.LocalRef
+		}
+	}
+	return nil
+}
+
+// condition returns the condition of a type; nil if there is none.
+func (s *ServiceStatus) condition(kind string) *metav1.Condition {
+	if s == nil {
+		return nil
+	}
+	for i := range s.Conditions {
+		if s.Conditions[i].Type == kind {
+			return &s.Conditions[i].Condition
+		}
+	}
+	return nil
+}
+
+// MarshalJSON implements [json.Marshaler].
+func (s ServiceStatus) MarshalJSON() ([]byte, error) {
+	if s.read != nil {
+		return json.Marshal(s.read)
+	}
+	type fields ServiceStatus
+	return json.Marshal(fields(s))
+}
+
+// readServiceStatus reads an entry. What cannot be read of it is empty.
+func readServiceStatus(entry map[string]any) (s ServiceStatus) {
+	type fields ServiceStatus
+	var same map[string]any
+	text, err := json.Marshal(entry)
+	if err == nil {
+		err = json.Unmarshal(text, (*fields)(&s))
+	}
+	if err == nil {
+		text, err = json.Marshal(s)
+	}
+	if err == nil {
+		err = utiljson.Unmarshal(text, &same)
+	}
+	if err != nil || !reflect.DeepEqual(same, entry) {
+		s.read = entry
+	}
+	s.RemoteRef.normalize()
+	for i := range s.Conditions {
+		if local := s.Conditions[i].LocalRef; local != nil {
+			local.normalize()
+		}
+	}
+	return s
 }
 
 // An ObjectRef names an object in a status.
@@ -47,6 +117,14 @@ type ObjectRef struct {
 	Kind      string `json:"kind,omitempty"`
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
+}
+
+// normalize gives a reference that was read the form in which we write it: the group that Kubernetes calls "" is core by
+// default in Linkerd's schema.
+func (r *ObjectRef) normalize() {
+	if r.Group == "core" {
+		r.Group = ""
+	}
 }
 
 // Bounds of each of the two lists of Services in a status. An API server takes objects of up to 1.5 MB, and
@@ -96,7 +174,7 @@ func (m *MirrorStatus) exported() *MirrorReport {
 		return r
 	}
 	for _, s := range slices.Concat(m.Services.Mirrored, m.Services.Federated) {
-		if s.LocalRef == nil && len(r.NotMirrored) < maxNamed && len(s.Conditions) > 0 {
+		if s.localRef() == nil && len(r.NotMirrored) < maxNamed && len(s.Conditions) > 0 {
 			c := s.Conditions[0]
 			r.NotMirrored = append(r.NotMirrored,
 				fmt.Sprintf("%s/%s: %s: %s", s.RemoteRef.Namespace, s.RemoteRef.Name, c.Reason, c.Message))
@@ -143,7 +221,7 @@ func bounded(all []ServiceStatus) (listed []ServiceStatus, leftOut int) {
 
 // statusRank is lower for a failure.
 func statusRank(s ServiceStatus) int {
-	if s.LocalRef == nil {
+	if s.localRef() == nil {
 		return 0
 	}
 	return 1
@@ -153,11 +231,11 @@ func statusRank(s ServiceStatus) int {
 func (s *ServiceStatus) size() int {
 	const fixed = 270
 	n := fixed + len(s.RemoteRef.Namespace) + len(s.RemoteRef.Name)
-	if s.LocalRef != nil {
-		n += len(s.LocalRef.Namespace) + len(s.LocalRef.Name)
-	}
 	for _, c := range s.Conditions {
 		n += len(c.Reason) + len(c.Message)
+		if c.LocalRef != nil {
+			n += len(c.LocalRef.Namespace) + len(c.LocalRef.Name)
+		}
 	}
 	return n
 }
@@ -225,21 +303,25 @@ func wantedStatus(
 func setTransitionTimes(conditions, shown []metav1.Condition, now metav1.Time) {
 	for i := range conditions {
 		c := &conditions[i]
-		c.LastTransitionTime = now
-		if old := meta.FindStatusCondition(shown, c.Type); old != nil && old.Status == c.Status {
-			c.LastTransitionTime = old.LastTransitionTime
-		}
+		setTransitionTime(c, meta.FindStatusCondition(shown, c.Type), now)
+	}
+}
+
+func setTransitionTime(c, shown *metav1.Condition, now metav1.Time) {
+	c.LastTransitionTime = now
+	if shown != nil && shown.Status == c.Status {
+		c.LastTransitionTime = shown.LastTransitionTime
 	}
 }
 
 // wantedServices returns a list of Services as it should be: with our entries, and with those of other
 // controllers as they are.
 func wantedServices(present, ours []ServiceStatus, now metav1.Time) []ServiceStatus {
-	shown := map[ObjectRef][]metav1.Condition{}
+	shown := map[ObjectRef]*ServiceStatus{}
 	var others []ServiceStatus
-	for _, s := range present {
+	for i, s := range present {
 		if s.ControllerName == linkerd.ServiceMirrorController {
-			shown[s.RemoteRef] = s.Conditions
+			shown[s.RemoteRef] = &present[i]
 		} else {
 			others = append(others, s)
 		}
@@ -247,10 +329,47 @@ func wantedServices(present, ours []ServiceStatus, now metav1.Time) []ServiceSta
 	want := make([]ServiceStatus, 0, len(ours)+len(others))
 	for _, s := range ours {
 		s.Conditions = slices.Clone(s.Conditions)
-		setTransitionTimes(s.Conditions, shown[s.RemoteRef], now)
+		for i := range s.Conditions {
+			c := &s.Conditions[i]
+			setTransitionTime(&c.Condition, shown[s.RemoteRef].condition(c.Type), now)
+		}
 		want = append(want, s)
 	}
 	return append(want, others...)
+}
+
+// tree returns a status as JSON, to be applied over that of a Link. A list that is empty now is sent as such, for another
+// manager may own its entries.
+func (s writtenStatus) tree(l *Link) (map[string]any, error) {
+	fields := map[string]any{}
+	if len(s.conditions) > 0 {
+		fields["conditions"] = s.conditions
+	}
+	if len(s.Mirrored)+len(l.status.Mirrored) > 0 {
+		fields["mirrorServices"] = append([]ServiceStatus{}, s.Mirrored...)
+	}
+	if len(s.Federated)+len(l.status.Federated) > 0 {
+		fields["federatedServices"] = append([]ServiceStatus{}, s.Federated...)
+	}
+	text, err := json.Marshal(fields)
+	if err != nil {
+		return nil, err
+	}
+	var tree map[string]any
+	return tree, utiljson.Unmarshal(text, &tree)
+}
+
+// without returns a status as a schema keeps it that lacks fields.
+func (s writtenStatus) without(undeclared []string, l *Link) (writtenStatus, error) {
+	if len(undeclared) == 0 {
+		return s, nil
+	}
+	tree, err := s.tree(l)
+	if err != nil {
+		return writtenStatus{}, err
+	}
+	dropFields(tree, undeclared)
+	return readFields(tree), nil
 }
 
 // contradicts reports whether a Link's status has to be written to be the wanted one. Condition types that
@@ -276,10 +395,14 @@ func (s *MirroredServices) sameServices(o *MirroredServices) bool {
 
 // sameEntry reports whether two entries are equal but for times.
 func sameEntry(a, b ServiceStatus) bool {
+	return a.ControllerName == b.ControllerName && a.RemoteRef == b.RemoteRef &&
+		slices.EqualFunc(a.Conditions, b.Conditions, sameServiceCondition)
+}
+
+func sameServiceCondition(a, b ServiceCondition) bool {
 	sameLocal := a.LocalRef == b.LocalRef ||
 		a.LocalRef != nil && b.LocalRef != nil && *a.LocalRef == *b.LocalRef
-	return a.ControllerName == b.ControllerName && a.RemoteRef == b.RemoteRef && sameLocal &&
-		len(a.Conditions) == len(b.Conditions) && includes(a.Conditions, b.Conditions)
+	return a.Type == b.Type && equalConditions(&a.Condition, &b.Condition) && sameLocal
 }
 
 // includes reports whether conditions include others, equal but for their times.

@@ -1,7 +1,6 @@
 package apitest
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -21,7 +20,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/client-go/applyconfigurations"
 	"k8s.io/client-go/kubernetes/scheme"
-	"k8s.io/kube-openapi/pkg/validation/spec"
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 	"sigs.k8s.io/yaml"
 )
@@ -30,7 +28,7 @@ import (
 //
 // Server-side apply is done by the library of API servers, which keeps the owners of fields in
 // metadata.managedFields. What it needs to know is which lists are merged by key, and which are one value:
-// for built-in kinds client-go has that, for Links it is linkSchema, and all other kinds are deduced, with
+// for built-in kinds client-go has that, for Links it is their schema (links.go), and all other kinds are deduced, with
 // every list as one value. An apply that changes nothing gets no new version, as in an API server.
 //
 // Owners are recorded of what clients write into the kinds of tracked, and of what anybody writes into an
@@ -40,62 +38,21 @@ import (
 // tracked are the group resources whose fields have owners from the first request of a client on.
 var tracked = []string{"services", "endpoints", linkResource}
 
-const (
-	linkResource = "links.multicluster.linkerd.io"
-	ownTests     = "test" // the manager of what tests write with Server.Apply
-)
-
-// linkSchema is the schema of Links as far as it matters for merging: conditions are merged by type, the
-// other lists of the status are one value each. A schema without conditions rejects them in an apply.
-func linkSchema(versions []string, conditions bool) map[string]*spec.Schema {
-	const untyped = `{"type": "object", "x-kubernetes-preserve-unknown-fields": true}`
-	const list = `{"type": "array", "x-kubernetes-list-type": "atomic", "items": ` + untyped + `}`
-	status := `"mirrorServices": ` + list + `, "federatedServices": ` + list
-	if conditions {
-		status += `, "conditions": {"type": "array",
-			"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"],
-			"items": {"type": "object", "properties": {"type": {"type": "string"}, "status": {"type": "string"},
-			"reason": {"type": "string"}, "message": {"type": "string"}, "lastTransitionTime": {"type": "string"},
-			"observedGeneration": {"type": "integer"}}}}`
-	}
-	models := map[string]*spec.Schema{}
-	for _, version := range versions {
-		text := fmt.Sprintf(`{"type": "object", "properties": {
-			"apiVersion": {"type": "string"}, "kind": {"type": "string"},
-			"metadata": %s, "spec": %s, "status": {"type": "object", "properties": {%s}}},
-			"x-kubernetes-group-version-kind": [{"group": "multicluster.linkerd.io", "version": %q, "kind": "Link"}]}`,
-			untyped, untyped, status, version)
-		var model spec.Schema
-		if err := json.Unmarshal([]byte(text), &model); err != nil {
-			panic(err)
-		}
-		models["Link."+version] = &model
-	}
-	return models
-}
+const ownTests = "test" // the manager of what tests write with Server.Apply
 
 var builtIn = sync.OnceValue(func() managedfields.TypeConverter {
 	return applyconfigurations.NewTypeConverter(scheme.Scheme)
 })
 
-var linkConverters = map[bool]func() managedfields.TypeConverter{
-	true:  sync.OnceValue(func() managedfields.TypeConverter { return linkConverter(true) }),
-	false: sync.OnceValue(func() managedfields.TypeConverter { return linkConverter(false) }),
-}
-
-func linkConverter(conditions bool) managedfields.TypeConverter {
-	c, err := managedfields.NewTypeConverter(linkSchema(served[linkResource], conditions), false)
-	if err != nil {
-		panic(err)
-	}
-	return c
-}
-
 // typeConverter returns what knows the lists of a kind; it needs s.mu.
 func (s *Server) typeConverter(resource string, kind schema.GroupVersionKind) managedfields.TypeConverter {
 	switch {
 	case resource == linkResource:
-		return linkConverters[!s.resource(resource).pruned]()
+		r := s.resource(resource)
+		if r.converter == nil {
+			r.converter = s.linkConverter()
+		}
+		return r.converter
 	case scheme.Scheme.Recognizes(kind):
 		return builtIn()
 	}
@@ -214,6 +171,7 @@ func (s *Server) applied(
 		return nil, apierrors.NewInvalid(kind, req.name,
 			field.ErrorList{field.Required(field.NewPath("status", "conditions"), "")})
 	}
+	s.keepDeclared(req.groupResource(), o)
 	o.SetResourceVersion("")
 	if change := s.resource(req.groupResource()).mutate; change != nil {
 		change(o)
@@ -286,9 +244,7 @@ func (s *Server) recordOwner(req request, old, o *unstructured.Unstructured, man
 	if !owned && (manager == ownTests || !slices.Contains(tracked, req.groupResource())) {
 		return
 	}
-	if s.resource(req.groupResource()).pruned {
-		unstructured.RemoveNestedField(o.Object, "status", "conditions")
-	}
+	s.keepDeclared(req.groupResource(), o)
 	live := &unstructured.Unstructured{Object: map[string]any{"kind": o.GetKind()}}
 	if old != nil {
 		live = old.DeepCopy()

@@ -25,6 +25,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/managedfields"
 	"k8s.io/client-go/kubernetes/scheme"
 	"sigs.k8s.io/yaml"
 )
@@ -62,8 +63,10 @@ type resource struct {
 	openWatches int
 	follow      follower                         // nil: nothing
 	mutate      func(*unstructured.Unstructured) // what a webhook does to what is written; nil: nothing
-	pruned      bool                             // status.conditions are dropped on write
+	undeclared  []string                         // fields of its status that its schema does not have
+	converter   managedfields.TypeConverter      // of such a schema; nil: not made yet
 	terminating bool                             // its CRD is being deleted
+	expired     int                              // the oldest version from which a watch of it may begin
 
 	forbidden     map[string]bool // by verb; "" for all
 	rejected      map[string]bool // by verb and namespace, or none for all
@@ -226,10 +229,14 @@ func (s *Server) Fail(name string, code, retryAfter int) {
 	})
 }
 
-// Serve makes the server know a group resource in these versions, the newest first; with none it does not
-// exist.
+// Serve makes the server know a group resource in these versions, the newest first; with none it does not exist. Where
+// these are others than before it forgets the events about it, as API servers do when a definition changes.
 func (s *Server) Serve(name string, versions ...string) {
 	s.withResource(name, func(r *resource) {
+		if !slices.Equal(r.versions, versions) {
+			s.version++
+			r.expired = s.version
+		}
 		r.versions, r.terminating = versions, false
 		s.broadcast()
 	})
@@ -327,10 +334,16 @@ func (s *Server) Follow(name string, do follower) {
 	s.withResource(name, func(r *resource) { r.follow = do })
 }
 
-// Prune makes the server drop the conditions from every status of a group resource, as a schema without
-// them does.
-func (s *Server) Prune(name string) {
-	s.withResource(name, func(r *resource) { r.pruned = true })
+// Undeclare gives Links a schema that has all fields of their status but these, such as mirrorServices.conditions.localRef.
+// Without conditions it is Linkerd's. Without "status" they have none.
+func (s *Server) Undeclare(fields ...string) {
+	s.withResource(linkResource, func(r *resource) {
+		r.undeclared, r.converter = fields, nil
+		for name, o := range r.objects { // what is not declared is not read either
+			r.objects[name] = o.DeepCopy()
+			s.keepDeclared(linkResource, r.objects[name])
+		}
+	})
 }
 
 // Mutate does something to each object of a group resource that a client writes, as a webhook would.
@@ -506,9 +519,7 @@ func (s *Server) put(resource string, o *unstructured.Unstructured) {
 		o.Object["data"] = all
 		delete(o.Object, "stringData")
 	}
-	if r.pruned {
-		unstructured.RemoveNestedField(o.Object, "status", "conditions")
-	}
+	s.keepDeclared(resource, o)
 	if resource == namespaces {
 		delete(s.deleted, o.GetName())
 	}
@@ -788,6 +799,11 @@ func (s *Server) discover(w http.ResponseWriter, req request) {
 			if v == req.version {
 				list.APIResources = append(list.APIResources,
 					metav1.APIResource{Name: resource, Namespaced: true, Kind: resource, Verbs: r.verbs()})
+				if kind == linkResource && !slices.Contains(r.undeclared, "status") {
+					verbs := metav1.Verbs{"get", "patch", "update"}
+					list.APIResources = append(list.APIResources,
+						metav1.APIResource{Name: resource + "/status", Namespaced: true, Kind: resource, Verbs: verbs})
+				}
 			}
 		}
 	}
@@ -890,7 +906,7 @@ func (s *Server) serveObject(w http.ResponseWriter, r *http.Request, req request
 	objects := s.resource(req.groupResource()).objects
 	name := req.namespace + "/" + req.name
 	applies := req.verb == "patch" && r.Header.Get("Content-Type") == string(types.ApplyPatchType)
-	if req.name != "" && objects[name] == nil && (!applies || req.subresource != "") {
+	if s.lacksStatus(req) || req.name != "" && objects[name] == nil && (!applies || req.subresource != "") {
 		writeError(w, http.StatusNotFound, metav1.StatusReasonNotFound,
 			fmt.Sprintf("%s %q not found", req.groupResource(), req.name))
 		return
@@ -1033,6 +1049,11 @@ func (s *Server) write(w http.ResponseWriter, r *http.Request, req request, old 
 
 const bookmarkInterval = time.Minute
 
+// expiredOf returns the oldest version from which a watch may begin. It needs s.mu.
+func (s *Server) expiredOf(r request) int {
+	return max(s.expired, s.resource(r.groupResource()).expired)
+}
+
 // watch streams events: those after the version asked for, or everything first.
 func (s *Server) watch(w http.ResponseWriter, r *http.Request, req request) {
 	out := watchStream{w, req}
@@ -1051,7 +1072,7 @@ func (s *Server) watch(w http.ResponseWriter, r *http.Request, req request) {
 
 	from, _ := strconv.Atoi(req.options.ResourceVersion)
 	s.mu.Lock()
-	restored, expired := s.restored, s.expired
+	restored, expired := s.restored, s.expiredOf(req)
 	if req.options.SendInitialEvents != nil {
 		initial := s.matching(req)
 		from = s.version
@@ -1072,7 +1093,7 @@ func (s *Server) watch(w http.ResponseWriter, r *http.Request, req request) {
 	}
 	for {
 		// s.mu is held here.
-		if s.restored != restored || s.expired != expired {
+		if s.restored != restored || s.expiredOf(req) != expired {
 			s.mu.Unlock()
 			return
 		}

@@ -243,12 +243,12 @@ func (f *fleet) status(link, list string) string {
 	for _, item := range items {
 		u := item.(map[string]any)
 		remote, _, _ := unstructured.NestedString(u, "remoteRef", "name")
-		local, found, _ := unstructured.NestedString(u, "localRef", "name")
-		if _, has := u["localRef"]; has != found {
-			f.t.Errorf("a localRef without a name: %v", u)
-		}
 		conditions, _, _ := unstructured.NestedSlice(u, "conditions")
 		c := conditions[0].(map[string]any)
+		local, found, _ := unstructured.NestedString(c, "localRef", "name")
+		if _, has := c["localRef"]; has != found {
+			f.t.Errorf("a localRef without a name: %v", u)
+		}
 		all = append(all, fmt.Sprintf("%s->%s %s %s", remote, local, c["status"], c["reason"]))
 	}
 	return strings.Join(all, ", ")
@@ -494,7 +494,7 @@ func TestNameHeldByFinalizer(t *testing.T) {
 // drops conditions.
 func TestNoContest(t *testing.T) {
 	inFleet(t, mirror.Options{}, func(f *fleet) {
-		f.home.Prune("links.multicluster.linkerd.io")
+		f.home.Undeclare("conditions")
 		n := 0
 		for _, resource := range []string{"services", "endpoints"} {
 			f.home.Mutate(resource, func(o *unstructured.Unstructured) {

@@ -200,9 +200,9 @@ func serviceStatuses(l *link, results []serviceResult, federated bool) (list []l
 }
 
 func (r serviceResult) statusEntry(l *link) links.ServiceStatus {
-	c := metav1.Condition{
+	c := links.ServiceCondition{Condition: metav1.Condition{
 		Type: conditionMirrored, Status: metav1.ConditionFalse, Reason: r.reason, Message: r.message,
-	}
+	}}
 	s := links.ServiceStatus{
 		ControllerName: controllerName,
 		RemoteRef:      links.ObjectRef{Kind: kindService, Namespace: r.remote.Namespace, Name: r.remote.Name},
@@ -213,8 +213,8 @@ func (r serviceResult) statusEntry(l *link) links.ServiceStatus {
 		if r.federated {
 			local = federatedName(r.remote)
 		}
-		s.LocalRef = &links.ObjectRef{Kind: kindService, Namespace: local.Namespace, Name: local.Name}
+		c.LocalRef = &links.ObjectRef{Kind: kindService, Namespace: local.Namespace, Name: local.Name}
 	}
-	s.Conditions = []metav1.Condition{c}
+	s.Conditions = []links.ServiceCondition{c}
 	return s
 }

@@ -357,9 +357,9 @@ func (s *scenario) printStatus(name string) {
 		for _, e := range entries {
 			none = false
 			e := e.(map[string]any)
-			at := func(ref string) string {
-				namespace, _, _ := unstructured.NestedString(e, ref, "namespace")
-				name, found, _ := unstructured.NestedString(e, ref, "name")
+			at := func(of map[string]any, ref string) string {
+				namespace, _, _ := unstructured.NestedString(of, ref, "namespace")
+				name, found, _ := unstructured.NestedString(of, ref, "name")
 				if !found {
 					return "-"
 				}
@@ -368,8 +368,8 @@ func (s *scenario) printStatus(name string) {
 			conditions, _, _ := unstructured.NestedSlice(e, "conditions")
 			for _, c := range conditions {
 				c := c.(map[string]any)
-				fmt.Fprintf(&s.out, "%s %s->%s %s=%s %s\n", strings.TrimSuffix(list, "Services"), at("remoteRef"),
-					at("localRef"), c["type"], c["status"], c["reason"])
+				fmt.Fprintf(&s.out, "%s %s->%s %s=%s %s\n", strings.TrimSuffix(list, "Services"), at(e, "remoteRef"),
+					at(c, "localRef"), c["type"], c["status"], c["reason"])
 			}
 		}
 	}
