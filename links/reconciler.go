@@ -309,8 +309,14 @@ func (r *Reconciler) linkChanged(k api.Key) {
 	if had {
 		now = now.after(old)
 	}
+	_, wasDeleted := r.deleted[k]
 	r.seenLinks[k] = now
 	delete(r.deleted, k)
+	if had && !wasDeleted && now.differsInStatusAlone(old, r.reports[now.uid]) {
+		r.mu.Unlock()
+		r.enqueueStatus(k)
+		return // as after each write of our own: nothing else follows from a status
+	}
 	if had && old.uid != now.uid {
 		delete(r.reports, old.uid)
 	}

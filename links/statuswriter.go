@@ -39,7 +39,12 @@ const (
 	conflictRetry = time.Second
 	// contestedRetry is until a status is applied again that was applied before, and that another writer replaced.
 	contestedRetry = time.Second
-	statusWorkers  = 4
+	// paceWrites is how often the status of one Link is written within paceWindow, whatever causes it: once a second, and
+	// what happens after a quiet time shows at once. What is wanted when the next write is due is written.
+	paceWrites = 5
+	paceWindow = paceWrites * time.Second
+
+	statusWorkers = 4
 )
 
 // A statusWriter writes the status of Links during one term of the local cluster's Lease. Nothing else of ours
@@ -64,8 +69,11 @@ const (
 //   - A field that the schema of Links lacks silences no other one (undeclared.go).
 //   - An API server that refuses a status, or stores another one, is not asked again with the same status
 //     before unsupportedRetry or a new version of the Link: see attempt.
+//   - However fast a cluster changes, its Link is written paceWrites times in paceWindow, and the last time with what is
+//     wanted then.
 //   - Two writers do not fight as fast as the API server answers. Where a Lease is deleted and another replica
 //     creates it, the former holder has a term until its next renewal.
+//   - A write of ours causes no work: the event of it leads to one comparison of that Link (linkChanged).
 //
 // # Events
 //
@@ -93,7 +101,7 @@ func (r *Reconciler) WriteStatus(term context.Context) error {
 	})
 	r.mu.Lock()
 	for _, p := range r.reports { // other holders have written since the last term
-		p.attempt, p.recorded = nil, nil
+		p.attempt, p.writes, p.recorded = nil, nil, nil
 	}
 	r.statusWriter = w
 	r.mu.Unlock()
@@ -132,6 +140,7 @@ type linkReport struct {
 
 	// Of the statusWriter, in its term.
 	attempt  *attempt
+	writes   []time.Time        // the last ones, paceWrites at most
 	recorded []metav1.Condition // as Events show them; types without an Event in this term are missing
 }
 
@@ -163,10 +172,18 @@ func (w *statusWriter) write(ctx context.Context, k api.Key) error {
 	}
 	r := *p
 	w.mu.Unlock()
+	if len(r.writes) == paceWrites && time.Since(r.writes[0]) < paceWindow {
+		wait := paceWindow - time.Since(r.writes[0])
+		return &apply.Retry{After: wait, Err: errors.New("the status was written often in the last seconds")}
+	}
+
 	r.recorded = w.recordEvents(l, r.conditions, r.recorded)
 	next, err := w.applyStatus(ctx, l, r)
+	if next != r.attempt || err != nil && !errors.As(err, new(*apply.Retry)) {
+		r.writes = append(slices.Clone(r.writes[max(0, len(r.writes)+1-paceWrites):]), time.Now())
+	}
 	w.mu.Lock()
-	p.recorded, p.attempt = r.recorded, next
+	p.recorded, p.attempt, p.writes = r.recorded, next, r.writes
 	w.mu.Unlock()
 	if apierrors.IsConflict(err) {
 		return &apply.Retry{After: conflictRetry, Err: err}

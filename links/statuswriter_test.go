@@ -19,6 +19,8 @@ import (
 	"github.com/fingerpost/fingerpost/cluster/api"
 	"github.com/fingerpost/fingerpost/cluster/apitest"
 	"github.com/fingerpost/fingerpost/cluster/linkerd"
+	"github.com/fingerpost/fingerpost/federation/policy"
+	"github.com/fingerpost/fingerpost/federation/watch"
 )
 
 const linkKind = "links.multicluster.linkerd.io"
@@ -473,4 +475,104 @@ func TestNoLease(t *testing.T) {
 			t.Errorf("%d lines, %d with the reason", n, why)
 		}
 	})
+}
+
+// However fast a cluster changes, its Link is written once a second, and Events are as few; what is wanted in the end is
+// shown some seconds later, and after a quiet time at once.
+func TestPaceOfWrites(t *testing.T) {
+	inFleet(t, linkEast, func(f *fleet) {
+		f.pass(time.Minute)
+		before := f.patches()
+		f.count("")
+		states := []cluster.WritingState{cluster.ReadOnly, cluster.Standby}
+		for i := range 1000 {
+			f.registry.Report("east", cluster.Writing{State: states[i%2], Problem: "grant create on leases"})
+			f.pass(20 * time.Millisecond)
+		}
+		if n, recorded := f.patches()-before, f.count(""); n < 15 || n > 20 || recorded > n {
+			t.Errorf("%d patches and %d Events within 20 s", n, recorded)
+		}
+		f.pass(paceWindow)
+		if diff := cmp.Diff(with(healthy, Writable, "True"), f.shown()); diff != "" {
+			t.Error(diff)
+		}
+		f.pass(time.Minute)
+		f.registry.Report("east", cluster.Writing{State: cluster.ReadOnly, Problem: "grant create on leases"})
+		f.pass(100 * time.Millisecond)
+		if diff := cmp.Diff(with(healthy, Writable, "False"), f.shown()); diff != "" {
+			t.Error(diff)
+		}
+	})
+}
+
+// A status that we write, and what others make of it, causes no work but one comparison; what a Link asks for does, and
+// so does a condition of ours that another writer shows, which is kept up to date from then on.
+func TestOwnWritesCauseNoWork(t *testing.T) {
+	spec := func(f *fleet, change func(*unstructured.Unstructured)) {
+		o := f.home.Get(linkKind, "linkerd", "east")
+		change(o)
+		f.home.Apply(o)
+	}
+	for name, c := range map[string]struct {
+		do      func(*fleet)
+		patches int // at least
+		works   bool
+	}{
+		"our write": {
+			do:      func(f *fleet) { f.mirrored(&MirroredServices{Mirrored: []ServiceStatus{mirroredService(1, true)}}) },
+			patches: 1,
+		},
+		"a message that others change": {
+			do:      func(f *fleet) { f.meddle(func(s *writtenStatus) { s.conditions[0].Message = "wrong" }) },
+			patches: 1,
+		},
+		"conditions that others delete": {
+			do:      func(f *fleet) { f.meddle(func(s *writtenStatus) { s.conditions = nil }) },
+			patches: 1,
+		},
+		"a condition of others": {
+			do: func(f *fleet) {
+				f.meddle(func(s *writtenStatus) { s.conditions = append(s.conditions, metav1.Condition{Type: "Audited"}) })
+			},
+		},
+		"a condition of ours, by others": {
+			do: func(f *fleet) {
+				f.meddle(func(s *writtenStatus) {
+					s.conditions = append(s.conditions, metav1.Condition{Type: SlicesComplete, Status: "False", Reason: "Wrong"})
+				})
+			},
+			patches: 1, works: true,
+		},
+		"an annotation": {
+			do: func(f *fleet) {
+				spec(f, func(o *unstructured.Unstructured) { o.SetAnnotations(map[string]string{policy.DrainKey: "50"}) })
+			},
+			works: true, patches: 1,
+		},
+		"a selector": {
+			do: func(f *fleet) {
+				spec(f, func(o *unstructured.Unstructured) {
+					f.must(unstructured.SetNestedField(o.Object, "b", "spec", "selector", "matchLabels", "a"))
+				})
+			},
+			works: true, patches: 1, // of observedGeneration
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inFleet(t, linkEast, func(f *fleet) {
+				f.mirrored(nil)
+				f.pass(time.Minute)
+				before := f.patches()
+				_, changed := f.reconciler.Mirrorings()
+				c.do(f)
+				f.pass(2 * time.Second)
+				if n := f.patches() - before; n < c.patches || n > c.patches+1 {
+					t.Errorf("%d patches", n)
+				}
+				if works := watch.IsClosed(changed); works != c.works {
+					t.Errorf("it causes work: %t", works)
+				}
+			})
+		})
+	}
 }
