@@ -5,8 +5,11 @@ import (
 	"context"
 	"errors"
 	"maps"
+	"math"
 	"slices"
 	"time"
+
+	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/fingerpost/fingerpost/cluster/checkpoint"
 	"github.com/fingerpost/fingerpost/federation"
@@ -24,7 +27,12 @@ import (
 // asks the other replicas, and publishes likewise what the one holds that was in contact last. It does so only then:
 // in a rollout with everything in reach nothing is transferred but the names of clusters, of which others may hold some
 // whose Links are gone (package links). The one exception is a cluster whose Link has the annotation withdrawal-guard:
-// others may hold what the cluster itself does not have any more.
+// others may hold what the cluster itself does not have any more. They are asked while the cluster is listed for the
+// first time, and what it has is published once they have answered, or after guardPatience.
+//
+// An inquiry goes on until the cluster is synced: after a second, and then ever more rarely, up to each half minute,
+// because what others have goes on. It has a goroutine of its own, so that the supervisor takes new credentials, or ends,
+// at any time. What is not new is not transferred (package checkpoint).
 //
 // Only clusters that are Live are saved, so that a file never holds what was restored. One that cannot be written is
 // logged, counted and shown, and tried again; serving does not depend on it. A cluster that is unlinked loses its file.
@@ -126,6 +134,28 @@ func (s *supervisor) restoreFromDir() {
 	}
 }
 
+const (
+	// busyRetry is the first pause after a peer had no time, and askRetry after it had nothing, or what is new. Each
+	// pause is twice the one before, up to maxRetry.
+	busyRetry = time.Second / 4
+	askRetry  = time.Second
+	// guardPatience is how long what a guarded cluster has waits for what others hold of it.
+	guardPatience = 10 * time.Second
+)
+
+// An inquiry asks other replicas about a cluster until it is stopped.
+type inquiry struct {
+	answers chan peerAnswer // read by the supervisor
+	began   time.Time
+	cancel  context.CancelFunc
+	done    chan struct{} // closed when its goroutine has ended
+}
+
+type peerAnswer struct {
+	checkpoint.Answer
+	err error
+}
+
 // needsPeers reports whether what other replicas have of the cluster is to be published until it is synced. Of the
 // local cluster it is only if there was a file: without, it is not known which clusters are linked, and the other
 // replica serves more than this one can.
@@ -134,11 +164,78 @@ func (s *supervisor) needsPeers() bool {
 	return missing && s.registry.options.Peers != nil
 }
 
-// restoreFromPeers publishes what another replica holds of the cluster, if that is newer than what was restored.
-func (s *supervisor) restoreFromPeers(ctx context.Context) {
-	if s.needsPeers() {
-		s.restore(s.registry.options.Peers.Load(ctx, s.name, s.status.Checkpoint))
+// askPeers begins to ask other replicas for what they hold of the cluster, if that is needed and was not begun.
+func (s *supervisor) askPeers(ctx context.Context) {
+	if s.inquiry != nil || !s.needsPeers() {
+		return
 	}
+	ctx, cancel := context.WithCancel(ctx)
+	q := &inquiry{
+		answers: make(chan peerAnswer), began: time.Now(), cancel: cancel, done: make(chan struct{}),
+	}
+	about := s.registry.options.Peers.About(s.name, s.status.Checkpoint)
+	go func() {
+		defer close(q.done)
+		q.run(ctx, about)
+	}()
+	s.inquiry, s.status.AskingPeers = q, true
+	s.registry.updateStatus(s)
+}
+
+func (q *inquiry) run(ctx context.Context, about *checkpoint.Inquiry) {
+	pause := wait.Backoff{Duration: busyRetry, Factor: 2, Steps: math.MaxInt, Cap: maxRetry}
+	for ctx.Err() == nil {
+		answer, err := about.Ask(ctx)
+		select {
+		case q.answers <- peerAnswer{answer, err}:
+		case <-ctx.Done():
+			return
+		}
+		if !errors.Is(err, checkpoint.ErrBusy) {
+			pause.Duration = max(pause.Duration, askRetry)
+		}
+		timer := time.NewTimer(pause.Step())
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+		}
+	}
+}
+
+// stopAsking ends the inquiry, if there is one.
+func (s *supervisor) stopAsking() {
+	if s.inquiry != nil {
+		s.inquiry.cancel()
+		<-s.inquiry.done
+		s.inquiry, s.status.AskingPeers = nil, false
+	}
+}
+
+// peerAnswers returns the channel of answers of other replicas; nil if they are not asked.
+func (s *supervisor) peerAnswers() <-chan peerAnswer {
+	if s.inquiry == nil {
+		return nil
+	}
+	return s.inquiry.answers
+}
+
+// waitsForHolds reports whether what the cluster has may not be published yet, because others may hold more of it.
+func (s *supervisor) waitsForHolds() bool {
+	guarded := s.wanted.Traffic.WithdrawalGuard.Hold > 0
+	return guarded && s.status.AskingPeers && time.Since(s.inquiry.began) < guardPatience
+}
+
+// takeAnswer publishes what another replica holds of the cluster.
+func (s *supervisor) takeAnswer(a peerAnswer) {
+	s.status.AskingPeers = errors.Is(a.err, checkpoint.ErrBusy)
+	switch {
+	case a.err != nil || !a.Same:
+		s.restore(a.Checkpoint, a.err)
+	case !s.status.Checkpoint.IsZero(): // what it had before was published
+		s.status.Checkpoint, s.status.LastContact = a.AsOf, a.AsOf
+	}
+	s.registry.updateStatus(s)
 }
 
 // restore publishes what a cluster had published at a time.
@@ -167,9 +264,14 @@ func (s *supervisor) restore(c checkpoint.Checkpoint, err error) {
 	if s.status.State != federation.Stale {
 		s.status.State, s.status.Since = federation.Stale, time.Now()
 	}
+	again := !s.status.Checkpoint.IsZero()
 	s.status.Checkpoint, s.status.LastContact = c.AsOf, c.AsOf
 	s.registry.updateStatus(s)
-	s.log.Info("The last state of the cluster was restored; it is Stale until the cluster is synced",
+	level := 0
+	if again {
+		level = 1 // in a partition each change of the cluster is taken over from others
+	}
+	s.log.V(level).Info("The last state of the cluster was restored; it is Stale until the cluster is synced",
 		"asOf", c.AsOf, "services", c.Published.Views.Len(), "held", len(c.Published.Holds))
 	s.registry.trafficChanged.Ring()
 }
@@ -190,16 +292,16 @@ func boundHolds(holds map[federation.Service]federation.PublishedHold, now time.
 }
 
 // FindPublished is a [checkpoint.Finder] of what clusters have published, or of what was restored of them.
-func (r *Registry) FindPublished(name string) (asOf time.Time, read func() checkpoint.Checkpoint) {
+func (r *Registry) FindPublished(name string, before checkpoint.Checkpoint) (now checkpoint.Checkpoint, same bool) {
 	statuses, _ := r.Statuses()
 	s, found := statuses[name]
-	if asOf = r.publishedAt(s); !found || asOf.IsZero() {
-		return time.Time{}, nil
+	asOf := r.publishedAt(s)
+	if !found || asOf.IsZero() {
+		return checkpoint.Checkpoint{}, false
 	}
-	return asOf, func() checkpoint.Checkpoint {
-		published, _ := r.store.Published(federation.Cluster(name), federation.Published{})
-		return checkpoint.Checkpoint{Header: headerOf(s), Published: published}
-	}
+	published, same := r.store.Published(federation.Cluster(name), before.Published)
+	now = checkpoint.Checkpoint{Header: headerOf(s), Published: published, AsOf: asOf}
+	return now, same && now.Header == before.Header
 }
 
 // publishedAt returns as of when the state of a cluster is; zero if there is none.

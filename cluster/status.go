@@ -29,6 +29,10 @@ type Status struct {
 	// Checkpoint is as of when the state holds that was restored; zero once the cluster was synced.
 	Checkpoint time.Time `json:"checkpoint,omitzero"`
 
+	// AskingPeers: other replicas are asked for its state, and it is not known yet what they have, or one that has it
+	// cannot hand it over now.
+	AskingPeers bool `json:"askingPeers,omitempty"`
+
 	Identity  Identity `json:"identity,omitzero"`   // as it reports itself
 	SameAs    string   `json:"sameAs,omitempty"`    // names of other clusters with its UID, separated by commas
 	ClockSkew string   `json:"clockSkew,omitempty"` // such as "5m0s ahead"; empty up to 10 s
@@ -56,7 +60,9 @@ func (s *Status) describe(spec Spec) {
 
 // Tried reports whether this replica has of the cluster what it can get for now: the cluster is synced, or was
 // restored, or did not answer and the other replicas were asked.
-func (s Status) Tried() bool { return s.Synced || !s.Checkpoint.IsZero() || s.Contact != nil }
+func (s Status) Tried() bool {
+	return s.Synced || !s.Checkpoint.IsZero() || s.Contact != nil && !s.AskingPeers
+}
 
 // WritingState reports whether this replica writes into a cluster.
 type WritingState string
@@ -131,7 +137,7 @@ func (s Status) SameButTimes(o Status) bool {
 		s.TrustDomain == o.TrustDomain && s.ClusterDomain == o.ClusterDomain && s.Slices == o.Slices &&
 		s.State == o.State && s.Synced == o.Synced && s.Source == o.Source &&
 		s.issued.Equal(o.issued) && s.Expires.Equal(o.Expires) && s.Restored.Equal(o.Restored) &&
-		s.Checkpoint.Equal(o.Checkpoint) &&
+		s.Checkpoint.Equal(o.Checkpoint) && s.AskingPeers == o.AskingPeers &&
 		s.Identity == o.Identity && s.SameAs == o.SameAs && s.ClockSkew == o.ClockSkew &&
 		s.Writing.equal(o.Writing) && s.LeftOut == o.LeftOut && s.LeftTo == o.LeftTo &&
 		s.OverBudget == o.OverBudget &&

@@ -56,8 +56,8 @@ const (
 //
 // One goroutine, supervise, owns status and is the only one that stores current. An attempt runs in a
 // second goroutine, which returns its engagement, reports to the Store that the API server answers, and
-// writes nothing else; where it takes long, a third one loads what other replicas have. supervise always
-// waits for both. A new Spec ends an attempt through the channel superseded. No lock is held; calls into
+// writes nothing else; where it takes long or fails, a third one asks other replicas (checkpoints.go). supervise
+// always waits for both. A new Spec ends an attempt through the channel superseded. No lock is held; calls into
 // the Registry take its locks.
 type supervisor struct {
 	registry *Registry
@@ -76,7 +76,8 @@ type supervisor struct {
 	wanted      Spec            // the one that is acted upon
 	superseded  <-chan struct{} // closes when there is a newer one
 	status      Status
-	notRestored string // why, as last logged
+	notRestored string   // why, as last logged
+	inquiry     *inquiry // of other replicas; nil while they are not asked
 }
 
 // newSupervisor returns the supervisor of a cluster that was never reached.
@@ -99,18 +100,18 @@ func newSupervisor(r *Registry, spec Spec) *supervisor {
 // ends.
 func (s *supervisor) supervise(ctx context.Context) {
 	defer func() {
+		s.stopAsking()
 		if live := s.current.Swap(nil); live != nil {
 			live.disengage()
 		}
 	}()
 	s.restoreFromDir()
-	for failures, asked := 0, false; ctx.Err() == nil; {
+	for failures := 0; ctx.Err() == nil; {
 		s.wanted, s.superseded = s.spec.Load()
 		s.status.describe(s.wanted)
 		s.useLimits()
-		if s.wanted.Traffic.WithdrawalGuard.Hold > 0 && !asked {
-			asked = true
-			s.restoreFromPeers(ctx) // what they hold
+		if s.wanted.Traffic.WithdrawalGuard.Hold > 0 {
+			s.askPeers(ctx) // what they hold
 		}
 		err := s.tryAccesses(ctx)
 		if errors.Is(err, context.Canceled) {
@@ -123,7 +124,7 @@ func (s *supervisor) supervise(ctx context.Context) {
 		if s.current.Load() == nil {
 			s.status.Contact, s.status.OverBudget = err, ""
 			s.registry.setListing(s, false)
-			s.restoreFromPeers(ctx)
+			s.askPeers(ctx)
 			if excess, is := errors.AsType[*api.ExcessError](err); is {
 				s.status.OverBudget = excess.Error()
 			}
@@ -160,7 +161,7 @@ func (s *supervisor) useLimits() {
 // is whether one access works.
 func retryAfter(err error, failures int, another bool) time.Duration {
 	switch reason := api.ReasonFor(err); {
-	case err == nil:
+	case err == nil, errors.Is(err, errNoAccess):
 		return 0
 	case another, reason == api.OverBudget: // a listing that is ended early is still expensive
 		return min(retryInterval<<min(failures, 10), maxRetryBesideLive)
@@ -171,12 +172,15 @@ func retryAfter(err error, failures int, another bool) time.Duration {
 	}
 }
 
+// errNoAccess is that of a cluster whose Link or Secret has to be mended: its Spec changes then.
+var errNoAccess = errors.New("there are no credentials that can be used")
+
 // tryAccesses uses the first access that works. If none does it returns an error, and the engagement in use
 // stays. It returns [context.Canceled] if ctx ended or the Spec was superseded before it was finished.
 func (s *supervisor) tryAccesses(ctx context.Context) error {
 	var failed []error
 	if len(s.wanted.Access) == 0 {
-		failed = append(failed, errors.New("there are no credentials that can be used"))
+		failed = append(failed, errNoAccess)
 	}
 	var inUse *Access
 	var lost error // why the one in use is out of contact
@@ -226,7 +230,7 @@ func (s *supervisor) recordCredentials(inUse *Access, failed error) {
 
 // tryBeside tries access while it supervises the engagement in use, however long that takes. Where there is none, it
 // publishes meanwhile what another replica has of the cluster. It returns [context.Canceled] once the Spec is
-// superseded.
+// superseded, or ctx has ended.
 func (s *supervisor) tryBeside(ctx context.Context, access Access) (next *engagement, err error) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -245,26 +249,40 @@ func (s *supervisor) tryBeside(ctx context.Context, access Access) (next *engage
 		defer close(done)
 		next, err = s.try(attempt, ctx, access, live, patience)
 	})
-	loaded := make(chan func(), 1) // restores what another replica has
+	abandon := func() error {
+		cancel()
+		if <-done; err == nil && next != live {
+			next.disengage()
+		}
+		return context.Canceled
+	}
+
+	finished := done
+	holds := time.NewTimer(guardPatience) // in which others tell what they hold
+	defer holds.Stop()
 	for {
 		select {
-		case <-done:
-			return next, err
+		case <-finished:
+			if err != nil || !s.waitsForHolds() {
+				return next, err
+			}
+			finished = nil
+			holds.Reset(time.Until(s.inquiry.began.Add(guardPatience)))
+		case <-holds.C:
+			if finished == nil {
+				return next, nil
+			}
 		case <-s.checkHealth():
 		case <-slow.C:
-			asOf := s.status.Checkpoint
-			wg.Go(func() {
-				c, err := s.registry.options.Peers.Load(attempt, s.name, asOf)
-				loaded <- func() { s.restore(c, err) }
-			})
-		case restore := <-loaded:
-			restore()
-		case <-s.superseded:
-			cancel()
-			if <-done; err == nil && next != live {
-				next.disengage()
+			s.askPeers(ctx)
+		case a := <-s.peerAnswers():
+			if s.takeAnswer(a); finished == nil && !s.waitsForHolds() {
+				return next, nil
 			}
-			return nil, context.Canceled
+		case <-s.superseded:
+			return nil, abandon()
+		case <-ctx.Done():
+			return nil, abandon()
 		}
 	}
 }
@@ -337,6 +355,7 @@ func (s *supervisor) switchTo(next *engagement, access Access) error {
 		live.disengage()
 	}
 	s.status.Synced, s.status.Checkpoint = true, time.Time{}
+	s.stopAsking()
 	s.log.Info("Cluster is in use", "source", access.Source, "server", access.Config.Host)
 	return nil
 }
@@ -357,6 +376,8 @@ func (s *supervisor) waitForChange(ctx context.Context, retry time.Duration) {
 		}
 		select {
 		case <-changed:
+		case a := <-s.peerAnswers():
+			s.takeAnswer(a)
 		case <-timer.C:
 			return
 		case <-s.superseded:

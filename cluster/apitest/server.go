@@ -18,6 +18,7 @@ import (
 	"time"
 
 	jsonpatch "gopkg.in/evanphx/json-patch.v4"
+	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -41,7 +42,8 @@ type Server struct {
 	mu             sync.Mutex
 	version        int
 	tokens         map[string]bool
-	lacking        map[string]string // group resource that a token must not ask for
+	lacking        map[string]string                             // group resource that a token must not ask for
+	accounts       map[string]authenticationv1.TokenReviewStatus // tokens of other audiences
 	resources      map[string]*resource
 	events         []event
 	restored       int             // how often an older state was restored
@@ -126,12 +128,14 @@ var served = map[string][]string{
 	"selfsubjectaccessreviews.authorization.k8s.io": {"v1"},
 	"servers.policy.linkerd.io":                     {"v1beta3"},
 	"serviceprofiles.linkerd.io":                    {"v1alpha2"},
+	"tokenreviews.authentication.k8s.io":            {"v1"},
 }
 
 func newServer(cluster, host string) *Server {
 	s := &Server{
 		cluster: cluster, version: 1,
 		tokens: map[string]bool{}, lacking: map[string]string{},
+		accounts:  map[string]authenticationv1.TokenReviewStatus{},
 		resources: map[string]*resource{}, deleted: map[string]bool{},
 		listRemainders: map[string]listRemainder{}, changed: make(chan struct{}),
 	}
@@ -171,6 +175,22 @@ func (s *Server) TokenWithout(resource string) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.lacking[token] = resource
+	return token
+}
+
+// AccountToken returns a new token of a ServiceAccount that is bound to a Pod and has an audience. The server takes it
+// in reviews only.
+func (s *Server) AccountToken(namespace, account, pod, audience string) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	token := fmt.Sprintf("%s-%s-%s-%d", s.cluster, account, pod, len(s.accounts)+1)
+	s.accounts[token] = authenticationv1.TokenReviewStatus{
+		Authenticated: true, Audiences: []string{audience},
+		User: authenticationv1.UserInfo{
+			Username: "system:serviceaccount:" + namespace + ":" + account,
+			Extra:    map[string]authenticationv1.ExtraValue{"authentication.kubernetes.io/pod-name": {pod}},
+		},
+	}
 	return token
 }
 
@@ -677,6 +697,8 @@ func (s *Server) serveResource(w http.ResponseWriter, r *http.Request, req reque
 		s.watch(w, r, req)
 	case req.resource == "selfsubjectaccessreviews":
 		s.review(w, r, lacks)
+	case req.resource == "tokenreviews":
+		s.reviewToken(w, r)
 	default:
 		s.serveObject(w, r, req)
 	}
@@ -716,6 +738,27 @@ func (s *Server) review(w http.ResponseWriter, r *http.Request, lacks string) {
 	forbidden := s.resource(kind).forbidden
 	review.Status.Allowed = !forbidden[""] && !forbidden[asked.Verb] && kind != lacks
 	s.mu.Unlock()
+	writeJSON(w, http.StatusCreated, review)
+}
+
+// reviewToken answers whose a token is.
+func (s *Server) reviewToken(w http.ResponseWriter, r *http.Request) {
+	var review authenticationv1.TokenReview
+	body, err := bodyOf(r)
+	if err == nil {
+		err = json.Unmarshal(body, &review)
+	}
+	if err != nil {
+		writeError(w, http.StatusBadRequest, metav1.StatusReasonBadRequest, err.Error())
+		return
+	}
+	s.mu.Lock()
+	status, known := s.accounts[review.Spec.Token]
+	s.mu.Unlock()
+	if !known || !slices.Equal(status.Audiences, review.Spec.Audiences) {
+		status = authenticationv1.TokenReviewStatus{Error: "invalid bearer token"}
+	}
+	review.Spec.Token, review.Status = "", status
 	writeJSON(w, http.StatusCreated, review)
 }
 

@@ -3,7 +3,8 @@
 //
 // A file holds one cluster: a sequence of CBOR items, and the CRC-32C of all of them, big-endian. The first item is
 // the Header. Workloads and what Pods of one template share stand once, before what refers to them by their number.
-// So both directions handle one Service at a time. The time as of which the content holds is that of the file's last
+// So both directions handle one Service at a time. Services stand in the sequence of their names, so that what a linked
+// cluster has published has one encoding. The time as of which the content holds is that of the file's last
 // modification: where nothing changes, a file is not written again.
 //
 // What is read is checked as far as readers of Views depend on it: order, distinctness and references. A file that is
@@ -13,11 +14,14 @@ package checkpoint
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"hash/crc32"
 	"io"
+	"iter"
+	"maps"
 	"net/netip"
 	"slices"
 	"time"
@@ -131,10 +135,11 @@ func encode(to io.Writer, c Checkpoint) error {
 	}
 	e.write(record{Format: format})
 	e.write(record{Header: &c.Header})
-	for svc, v := range c.Published.Views.All() {
-		e.write(record{Service: e.newService(svc, v)})
+	for _, svc := range sortedServices(c.Published.Views.All()) {
+		e.write(record{Service: e.newService(svc, c.Published.Views.Get(svc))})
 	}
-	for svc, h := range c.Published.Holds {
+	for _, svc := range sortedServices(maps.All(c.Published.Holds)) {
+		h := c.Published.Holds[svc]
 		out := &held{Of: *e.newService(svc, h.Before)}
 		if !h.Until.IsZero() {
 			out.Until = h.Until.UnixNano()
@@ -155,6 +160,16 @@ func encode(to io.Writer, c Checkpoint) error {
 	}
 	_, err := buffered.Write(sum.Sum(nil))
 	return errors.Join(err, buffered.Flush())
+}
+
+func sortedServices[V any](all iter.Seq2[federation.Service, V]) (sorted []federation.Service) {
+	for svc := range all {
+		sorted = append(sorted, svc)
+	}
+	slices.SortFunc(sorted, func(a, b federation.Service) int {
+		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+	})
+	return sorted
 }
 
 // encoder holds the first error.

@@ -1,9 +1,9 @@
 package checkpoint
 
 import (
-	"bytes"
 	"cmp"
 	"context"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -16,17 +16,28 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/fingerpost/fingerpost/cluster/api"
 )
 
+// How peers are asked.
+//
+// An Inquiry asks for one cluster, again and again, and takes the state of the peer that was in contact with it last,
+// if that is newer than what it has. Every peer is asked as of when its state holds (HEAD), and one of them for the
+// state (GET). What it has by its ETag is not transferred again: it is confirmed as of a later time.
+//
+// Two peers of the same clusters have different tags. What one sends and what another has sent is compared by its
+// bytes: encoded, equal states are equal. So in a partition where nothing changes each peer's state is transferred
+// once, whichever of them was in contact last.
+//
+// When a state holds is told by the peer's clock. By how much that is off is measured by the Date of its response. An
+// error makes a state older than it is, never newer: it would seem to be new each time that it is handed on.
 const (
 	peersPath    = "/clusters/"
 	peerTimeout  = time.Second / 2  // until a peer reports how new its state is
 	peersTimeout = 20 * time.Second // until the newest one was read
-	busyPause    = time.Second / 4  // until peers that serve others are asked again
-	busyPatience = 3 * time.Second  // how long they are: the API server of the cluster may respond meanwhile
 	maxPeers     = 16
-	maxTransfers = 2       // at a time, from one replica
-	maxTransfer  = 1 << 28 // bytes
+	maxTransfer  = 1 << 28 // bytes, decompressed
 	maxList      = 1 << 18 // bytes: those of about 2,000 clusters
 )
 
@@ -34,76 +45,124 @@ const (
 type Peers struct {
 	Addr   string // host and port; the host resolves to the addresses of all replicas
 	Lookup func(ctx context.Context, host string) ([]string, error)
-	Client func() (*http.Client, error) // for one Load; its URLs have the scheme http, unless Secure
+	Client func() (*http.Client, error) // for one question; its URLs have the scheme http, unless Secure
 	Secure bool
 	MaxAge time.Duration // of what is used
+
+	transfer turn // one at a time: a peer has one turn
 }
 
-// Load returns what the peer that was in contact with a cluster last holds of it, if that is newer than another
-// time. A peer whose state cannot be read is passed over: in a rollout it may be of another version than this
-// replica. It takes 20 s at most. ErrNone: no peer has something newer, and none that was reached has refused.
-func (p *Peers) Load(ctx context.Context, cluster string, after time.Time) (Checkpoint, error) {
-	ctx, cancel := context.WithTimeout(ctx, peersTimeout)
-	defer cancel()
-	client, err := p.Client()
-	if err != nil {
-		return Checkpoint{}, err
-	}
-	defer client.CloseIdleConnections()
-	offers, err := p.ask(ctx, client, http.MethodHead, cluster)
-	if err != nil {
-		return Checkpoint{}, err
-	}
-	slices.SortFunc(offers, func(a, b offer) int { return b.at.Compare(a.at) })
-	pause := time.NewTicker(busyPause)
-	defer pause.Stop()
-	for end := time.Now().Add(busyPatience); ; {
-		c, err := p.newest(ctx, client, cluster, after, offers)
-		if !errors.Is(err, errBusy) || !time.Now().Before(end) {
-			return c, err
-		}
-		select {
-		case <-pause.C:
-		case <-ctx.Done():
-			return c, err
-		}
+// A turn is a lock that can be waited for until a context ends.
+type turn struct {
+	once sync.Once
+	free chan struct{}
+}
+
+func (t *turn) take(ctx context.Context) (release func(), err error) {
+	t.once.Do(func() { t.free = make(chan struct{}, 1) })
+	select {
+	case t.free <- struct{}{}:
+		return func() { <-t.free }, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
 	}
 }
 
-// newest returns the first offer that can be read of those that are newer than another time.
-func (p *Peers) newest(
-	ctx context.Context, client *http.Client, cluster string, after time.Time, offers []offer,
-) (Checkpoint, error) {
-	reason := ErrNone // why nothing is returned
-	for _, o := range offers {
-		if o.err != nil {
-			reason = o.err
-		}
-		if !o.at.After(after.Truncate(time.Second)) || time.Since(o.at) > p.MaxAge {
-			continue
-		}
-		b, err := fetch(ctx, client, http.MethodGet, o.url, maxTransfer)
-		if err != nil {
-			if errors.Is(err, errBusy) || errors.Is(err, errTooLong) {
-				reason = err
-			}
-			continue // another may have it, too
-		}
-		c, err := decode(b.content)
-		if err != nil || c.Cluster != cluster {
-			reason = fmt.Errorf("%s: %w", o.url, cmp.Or(err, errFormat))
-			continue
-		}
-		c.AsOf = b.at
-		return c, nil
-	}
-	return Checkpoint{}, reason
+// An Inquiry asks peers about one cluster, from one goroutine. It remembers what it has got.
+type Inquiry struct {
+	peers   *Peers
+	cluster string
+	after   time.Time         // as of when what is there holds
+	content [sha256.Size]byte // of what was taken over last
+	tags    map[string]string // of that content, by the URL of the peer that has it
+}
+
+// About returns an Inquiry about a cluster, of which a state as of a time is there; zero for none.
+func (p *Peers) About(cluster string, after time.Time) *Inquiry {
+	return &Inquiry{peers: p, cluster: cluster, after: after, tags: map[string]string{}}
 }
 
 var (
-	errBusy    = errors.New("another replica has it, and is handing over those of others")
+	// ErrBusy is returned if a peer is to be asked again: it serves others now, or its API server does not tell it who
+	// asks.
+	ErrBusy = errors.New("another replica cannot hand it over now")
+	// errTooLong is returned for a state that is longer than what is taken over.
 	errTooLong = errors.New("it is too long")
 )
+
+// An Answer is what peers have of a cluster.
+type Answer struct {
+	Checkpoint
+	Same bool // as in the Answer before, but for AsOf: Published is empty
+}
+
+// Ask returns what the peer that was in contact with the cluster last has of it, if that is newer than what was
+// returned before. A peer whose state cannot be read is passed over: in a rollout it may be of another version than
+// this replica. ErrNone: no peer has something newer, and none that was reached has refused.
+func (q *Inquiry) Ask(ctx context.Context) (Answer, error) {
+	client, err := q.peers.Client()
+	if err != nil {
+		return Answer{}, err
+	}
+	defer client.CloseIdleConnections()
+	offers, err := q.peers.ask(ctx, client, http.MethodHead, q.cluster, q.tags)
+	if err != nil {
+		return Answer{}, err
+	}
+
+	slices.SortFunc(offers, func(a, b offer) int { return b.at.Compare(a.at) })
+	reason := ErrNone // why nothing is returned
+	for _, o := range offers {
+		if o.err != nil && !errors.Is(reason, ErrBusy) {
+			reason = o.err
+		}
+		if !o.at.After(q.after.Truncate(time.Second)) || time.Since(o.at) > q.peers.MaxAge {
+			continue
+		}
+		answer, err := q.take(ctx, client, o)
+		if err == nil {
+			q.after = answer.AsOf
+			return answer, nil
+		}
+		if ctx.Err() != nil {
+			return Answer{}, ctx.Err()
+		}
+		if !errors.Is(err, ErrNone) && !errors.Is(reason, ErrBusy) {
+			reason = err
+		}
+	}
+	return Answer{}, reason // of the last one, as another might have had it, or of one that is to be asked again
+}
+
+// take takes over what one peer offers.
+func (q *Inquiry) take(ctx context.Context, client *http.Client, from offer) (Answer, error) {
+	if from.tag != "" && from.tag == q.tags[from.url] {
+		return Answer{Checkpoint{AsOf: from.at}, true}, nil
+	}
+	release, err := q.peers.transfer.take(ctx)
+	if err != nil {
+		return Answer{}, err
+	}
+	defer release()
+	ctx, cancel := context.WithTimeout(ctx, peersTimeout)
+	defer cancel()
+	got, err := fetch(ctx, client, http.MethodGet, from.url, "", maxTransfer)
+	if err != nil {
+		return Answer{}, err
+	}
+
+	content := sha256.Sum256(got.content)
+	if content == q.content {
+		q.tags[from.url] = got.tag
+		return Answer{Checkpoint{AsOf: got.at}, true}, nil
+	}
+	c, err := decode(got.content)
+	if err != nil || c.Cluster != q.cluster {
+		return Answer{}, fmt.Errorf("%s: %w", from.url, cmp.Or(err, errFormat))
+	}
+	c.AsOf, q.content, q.tags = got.at, content, map[string]string{from.url: got.tag}
+	return Answer{c, false}, nil
+}
 
 // Clusters returns the clusters that peers have the state of, sorted by name. A peer that does not list them in time is
 // passed over, and so is one of a version that cannot. The error names those that refuse, or list something else.
@@ -113,7 +172,7 @@ func (p *Peers) Clusters(ctx context.Context) ([]Header, error) {
 		return nil, err
 	}
 	defer client.CloseIdleConnections()
-	answers, err := p.ask(ctx, client, http.MethodGet, "")
+	answers, err := p.ask(ctx, client, http.MethodGet, "", nil)
 	if err != nil {
 		return nil, err
 	}
@@ -140,15 +199,18 @@ func (p *Peers) Clusters(ctx context.Context) ([]Header, error) {
 
 // offer is what one peer has.
 type offer struct {
-	url     string // empty: it has none
-	at      time.Time
+	url     string    // empty: it has none
+	at      time.Time // by our clock
+	tag     string    // of the version; empty if the peer has no tags
 	content []byte
 	err     error // of a peer that was reached, such as about a certificate
 }
 
 // ask asks every peer for its state of a cluster, or for the list of clusters if that is "". The offer of a peer that
-// has none, or does not answer in time, is the zero offer.
-func (p *Peers) ask(ctx context.Context, client *http.Client, method, cluster string) ([]offer, error) {
+// has none, or does not answer in time, is the zero offer. tags are those that need no other answer, by URL.
+func (p *Peers) ask(
+	ctx context.Context, client *http.Client, method, cluster string, tags map[string]string,
+) ([]offer, error) {
 	ctx, cancel := context.WithTimeout(ctx, peerTimeout)
 	defer cancel()
 	host, port, err := net.SplitHostPort(p.Addr)
@@ -168,11 +230,13 @@ func (p *Peers) ask(ctx context.Context, client *http.Client, method, cluster st
 	for i := range all {
 		at := url.URL{Scheme: scheme, Host: net.JoinHostPort(addresses[i], port), Path: peersPath + cluster}
 		wg.Go(func() {
-			o, err := fetch(ctx, client, method, at.String(), maxList)
+			o, err := fetch(ctx, client, method, at.String(), tags[at.String()], maxList)
 			switch refused, is := errors.AsType[*net.OpError](err); {
 			case err == nil:
 				all[i] = o
 			case errors.Is(err, ErrNone), ctx.Err() != nil, is && refused.Op == "dial": // it may be starting
+			case errors.Is(err, ErrBusy):
+				all[i].err = err
 			default:
 				if about, is := errors.AsType[*url.Error](err); is {
 					err = about.Err // without the address, so that it is the same for all
@@ -185,73 +249,73 @@ func (p *Peers) ask(ctx context.Context, client *http.Client, method, cluster st
 	return all, nil
 }
 
-// fetch returns what is offered at a URL, up to so many bytes.
-func fetch(ctx context.Context, client *http.Client, method, from string, most int64) (offer, error) {
+// fetch returns what is offered at a URL, up to so many bytes; nothing but its time if it has a tag.
+func fetch(ctx context.Context, client *http.Client, method, from, tag string, most int64) (offer, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, method, from, http.NoBody)
 	if err != nil {
 		return offer{}, err
 	}
+	if tag != "" {
+		request.Header.Set("If-None-Match", tag)
+	}
+	sent := time.Now()
 	response, err := client.Do(request)
 	if err != nil {
 		return offer{}, err
 	}
+	received := time.Now()
 	defer func() { _ = response.Body.Close() }()
+
 	switch response.StatusCode {
-	case http.StatusOK:
+	case http.StatusOK, http.StatusNotModified:
 	case http.StatusNotFound:
 		return offer{}, ErrNone
 	case http.StatusServiceUnavailable:
-		return offer{}, errBusy
+		return offer{}, ErrBusy
 	default:
 		return offer{}, errors.New(response.Status)
 	}
-	at, err := http.ParseTime(response.Header.Get("Last-Modified"))
+	at, err := asOf(sent, received, response.Header)
 	if err != nil {
 		return offer{}, err
 	}
-	content, err := io.ReadAll(io.LimitReader(response.Body, most+1))
+	content, err := readSteadily(response.Body, most, cancel)
+	return offer{url: from, at: at, tag: response.Header.Get("ETag"), content: content}, err
+}
+
+// asOf returns as of when what a peer has sent holds, by our clock. It is not later than it was by the peer's.
+func asOf(sent, received time.Time, header http.Header) (time.Time, error) {
+	at, err := http.ParseTime(header.Get("Last-Modified"))
+	if err != nil {
+		return time.Time{}, err
+	}
+	ahead := api.MeasureSkew(sent, received, header)
+	if at = at.Add(-ahead); ahead > 0 { // what is measured is too little, by as much at most
+		at = at.Add(-time.Second - received.Sub(sent))
+	}
+	if at.After(received) { // there was no date
+		at = received
+	}
+	return at, nil
+}
+
+// readSteadily reads all of a body, up to so many bytes, as long as something comes all the time.
+func readSteadily(body io.Reader, most int64, cancel context.CancelFunc) ([]byte, error) {
+	stalled := time.AfterFunc(stall, cancel)
+	defer stalled.Stop()
+	steady := readerFunc(func(b []byte) (int, error) {
+		stalled.Reset(stall)
+		return body.Read(b)
+	})
+	content, err := io.ReadAll(io.LimitReader(steady, most+1))
 	if err == nil && int64(len(content)) > most {
 		err = fmt.Errorf("%w: at most %d bytes are taken over", errTooLong, most)
 	}
-	return offer{url: from, at: at, content: content}, err
+	return content, err
 }
 
-// A Finder returns as of when the state of a cluster holds that this replica has, and what reads it; nil for none.
-type Finder func(cluster string) (asOf time.Time, read func() Checkpoint)
+type readerFunc func([]byte) (int, error)
 
-// Handler serves to peers what this replica has of a cluster, few at a time, and the list of those clusters.
-func Handler(find Finder, list func() []Header) http.Handler {
-	turns := make(chan struct{}, maxTransfers)
-	mux := http.NewServeMux()
-	mux.HandleFunc("GET "+peersPath+"{$}", func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Content-Type", "application/json")
-		w.Header().Set("Last-Modified", time.Now().UTC().Format(http.TimeFormat))
-		_ = json.NewEncoder(w).Encode(list()) // the peer sees that it is torn
-	})
-	mux.HandleFunc("GET "+peersPath+"{cluster...}", func(w http.ResponseWriter, r *http.Request) {
-		at, read := find(r.PathValue("cluster"))
-		if read == nil {
-			http.NotFound(w, r)
-			return
-		}
-		w.Header().Set("Content-Type", "application/cbor-seq")
-		w.Header().Set("Last-Modified", at.UTC().Format(http.TimeFormat))
-		if r.Method == http.MethodHead {
-			return
-		}
-		select {
-		case turns <- struct{}{}:
-			defer func() { <-turns }()
-		default:
-			http.Error(w, "others are being served", http.StatusServiceUnavailable)
-			return
-		}
-		var b bytes.Buffer
-		if err := encode(&b, read()); err != nil {
-			http.Error(w, "it cannot be encoded", http.StatusInternalServerError)
-			return
-		}
-		_, _ = b.WriteTo(w) // the peer sees that it is torn
-	})
-	return mux
-}
+func (f readerFunc) Read(b []byte) (int, error) { return f(b) }

@@ -1,10 +1,13 @@
 package checkpoint
 
 import (
+	"bytes"
+	"compress/gzip"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -45,18 +48,30 @@ func (n network) RoundTrip(r *http.Request) (*http.Response, error) {
 
 // holds is a replica that has so many Services of cluster east, as of some time ago.
 func holds(services int, age time.Duration) http.Handler {
-	return Handler(func(cluster string) (time.Time, func() Checkpoint) {
+	var p federation.Published
+	for i := range services {
+		p.Views = p.Views.With(federation.Service{Name: fmt.Sprint(i)}, &federation.View{})
+	}
+	return Handler(func(cluster string, before Checkpoint) (Checkpoint, bool) {
 		if cluster != "east" {
-			return time.Time{}, nil
+			return Checkpoint{}, false
 		}
-		return time.Now().Add(-age), func() Checkpoint {
-			var p federation.Published
-			for i := range services {
-				p.Views = p.Views.With(federation.Service{Name: fmt.Sprint(i)}, &federation.View{})
-			}
-			return east(p)
-		}
-	}, nil)
+		c := east(p)
+		c.AsOf = time.Now().Add(-age)
+		return c, before.Header == c.Header
+	}, nil, remoteAddr)
+}
+
+// pass lets virtual time pass.
+func pass(d time.Duration) { <-time.NewTimer(d).C }
+
+func remoteAddr(r *http.Request) string { return r.RemoteAddr }
+
+// load asks peers once.
+func load(t *testing.T, p *Peers, after time.Time) (Checkpoint, error) {
+	t.Helper()
+	answer, err := p.About("east", after).Ask(t.Context())
+	return answer.Checkpoint, err
 }
 
 // The newest state counts, if it is newer than what is there; peers that have none, or fail, do not matter.
@@ -91,7 +106,7 @@ func TestPeers(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			c, err := n.peers(strings.Fields(test.peers)...).Load(t.Context(), "east", time.Now().Add(-test.after))
+			c, err := load(t, n.peers(strings.Fields(test.peers)...), time.Now().Add(-test.after))
 			if c.Published.Views.Len() != test.want || (test.want == 0) != errors.Is(err, ErrNone) {
 				t.Errorf("%d Services, want %d: %v", c.Published.Views.Len(), test.want, err)
 			}
@@ -108,7 +123,7 @@ func TestClustersOfPeers(t *testing.T) {
 				all = append(all, Header{Cluster: name, ClusterDomain: "cluster.local"})
 			}
 			return all
-		})
+		}, remoteAddr)
 	}
 	text := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Last-Modified", time.Now().UTC().Format(http.TimeFormat))
@@ -148,13 +163,13 @@ func TestPeersThatRefuse(t *testing.T) {
 		return client, nil
 	}
 	for want, peers := range map[string]*Peers{"not other.test": certificate, "parsing time": n.peers("undated")} {
-		_, err := peers.Load(t.Context(), "east", time.Time{})
+		_, err := load(t, peers, time.Time{})
 		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "http") {
 			t.Errorf("%v, want %s", err, want)
 		}
 	}
 	server.Close()
-	if _, err := certificate.Load(t.Context(), "east", time.Time{}); !errors.Is(err, ErrNone) {
+	if _, err := load(t, certificate, time.Time{}); !errors.Is(err, ErrNone) {
 		t.Errorf("one that is not there: %v", err)
 	}
 }
@@ -171,7 +186,7 @@ func TestHostilePeer(t *testing.T) {
 					_, _ = io.Copy(w, body)
 				}
 			})}
-			c, err := n.peers("peer").Load(t.Context(), "east", time.Time{})
+			c, err := load(t, n.peers("peer"), time.Time{})
 			if err == nil || errors.Is(err, ErrNone) || c.Published.Views.Len() > 0 {
 				t.Errorf("%d Services: %v", c.Published.Views.Len(), err)
 			}
@@ -179,56 +194,166 @@ func TestHostilePeer(t *testing.T) {
 	}
 }
 
-// A replica serves two transfers at a time, and reports to any number of others how new its state is.
-func TestTransfersAreBounded(t *testing.T) {
-	reading, release := make(chan struct{}), make(chan struct{})
-	handler := Handler(func(string) (time.Time, func() Checkpoint) {
-		return time.Now(), func() Checkpoint {
-			reading <- struct{}{}
-			<-release
-			return Checkpoint{}
-		}
-	}, nil)
-	ask := func(method string) int {
-		recorder := httptest.NewRecorder()
-		handler.ServeHTTP(recorder, httptest.NewRequestWithContext(t.Context(), method, "/clusters/east", http.NoBody))
-		return recorder.Code
-	}
-	codes := make(chan int)
-	for range maxTransfers {
-		go func() { codes <- ask(http.MethodGet) }()
-		<-reading
-	}
-	get, head := ask(http.MethodGet), ask(http.MethodHead)
-	if get != http.StatusServiceUnavailable || head != http.StatusOK {
-		t.Errorf("while %d transfers run a GET gets %d, and a HEAD %d", maxTransfers, get, head)
-	}
-	close(release)
-	for range maxTransfers {
-		if code := <-codes; code != http.StatusOK {
-			t.Errorf("a transfer ends with %d", code)
-		}
-	}
-}
-
 // Where many clusters are away, a replica that starts asks for all of them at once. It gets them one after the other.
-func TestBusyPeer(t *testing.T) {
+func TestManyClusters(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := network{"peer": Handler(func(cluster string) (time.Time, func() Checkpoint) {
-			return time.Now(), func() Checkpoint {
-				<-time.NewTimer(time.Second / 5).C
-				return Checkpoint{Header: Header{Cluster: cluster}}
+		handler := Handler(func(cluster string, _ Checkpoint) (Checkpoint, bool) {
+			return Checkpoint{Header: Header{Cluster: cluster}, AsOf: time.Now()}, false
+		}, nil, remoteAddr)
+		peers := network{"peer": http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.Method == http.MethodGet {
+				pass(time.Second / 5)
 			}
-		}, nil)}
+			handler.ServeHTTP(w, r)
+		})}.peers("peer")
 		var wg sync.WaitGroup
-		for i := range 10 {
+		for i := range 100 {
 			wg.Go(func() {
-				c, err := n.peers("peer").Load(t.Context(), fmt.Sprint("east-", i), time.Time{})
-				if err != nil || c.Cluster != fmt.Sprint("east-", i) {
-					t.Errorf("%q: %v", c.Cluster, err)
+				name := fmt.Sprint("east-", i)
+				answer, err := peers.About(name, time.Time{}).Ask(t.Context())
+				if err != nil || answer.Cluster != name {
+					t.Errorf("%q: %v", answer.Cluster, err)
 				}
 			})
 		}
 		wg.Wait()
 	})
+}
+
+// In a partition peers are asked for hours. What each of them has is transferred once, and again when it has changed,
+// whichever of them was in contact last.
+func TestNothingNew(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		state := east(large(100))
+		var gets, unchanged int
+		var mu sync.Mutex
+		peer := func(offset time.Duration) http.Handler {
+			began := time.Now()
+			handler := Handler(func(_ string, before Checkpoint) (Checkpoint, bool) {
+				mu.Lock()
+				defer mu.Unlock()
+				now := state // it was in contact each ten seconds
+				now.AsOf = began.Add(time.Since(began).Truncate(10 * time.Second)).Add(offset)
+				return now, before.Published.Views == now.Published.Views
+			}, nil, remoteAddr)
+			return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				recorder := httptest.NewRecorder()
+				handler.ServeHTTP(recorder, r)
+				mu.Lock()
+				defer mu.Unlock()
+				if r.Method == http.MethodGet {
+					gets++
+				}
+				if recorder.Code == http.StatusNotModified {
+					unchanged++
+				}
+				maps.Copy(w.Header(), recorder.Header())
+				w.WriteHeader(recorder.Code)
+				_, _ = w.Write(recorder.Body.Bytes())
+			})
+		}
+		peers := network{"one": peer(0), "two": peer(5 * time.Second)}.peers("one", "two")
+		inquiry := peers.About("east", time.Time{})
+		last := time.Time{}
+		ask := func(rounds int, same bool) {
+			t.Helper()
+			for range rounds {
+				pass(7 * time.Second)
+				answer, err := inquiry.Ask(t.Context())
+				if errors.Is(err, ErrNone) {
+					continue
+				}
+				if err != nil || answer.Same != same || !answer.AsOf.After(last) || (answer.Published.Views == nil) != same {
+					t.Fatalf("same: %t as of %s: %v", answer.Same, answer.AsOf, err)
+				}
+				last, same = answer.AsOf, true
+			}
+		}
+		ask(50, false)
+		if gets != 2 || unchanged < 50 {
+			t.Errorf("%d transfers, and %d answers that nothing has changed", gets, unchanged)
+		}
+		mu.Lock()
+		state = east(large(200))
+		mu.Unlock()
+		ask(50, false)
+		if gets != 4 {
+			t.Errorf("%d transfers after the change", gets-2)
+		}
+	})
+}
+
+// A peer whose clock is off is believed as much as the others: its state ages, and is the newest only if it is.
+func TestClockOfPeer(t *testing.T) {
+	for name, test := range map[string]struct {
+		ahead    time.Duration
+		dateless bool
+	}{
+		"right": {}, "an hour ahead": {ahead: time.Hour}, "an hour behind": {ahead: -time.Hour},
+		"a second ahead": {ahead: time.Second}, "years ahead, and no date": {ahead: 1e5 * time.Hour, dateless: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				began := time.Now()
+				off := Handler(func(string, Checkpoint) (Checkpoint, bool) {
+					c := east(federation.Published{})
+					c.AsOf = began.Add(test.ahead)
+					return c, false
+				}, nil, remoteAddr)
+				n := network{"off": http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+					if !test.dateless {
+						w.Header().Set("Date", time.Now().Add(test.ahead).UTC().Format(http.TimeFormat))
+					}
+					off.ServeHTTP(w, r)
+				}), "right": holds(3, time.Minute)}
+				pass(90*time.Second + 300*time.Millisecond)
+				c, err := load(t, n.peers("off"), time.Time{})
+				if late := c.AsOf.Sub(began); err != nil || late > 0 && !test.dateless || late < -3*time.Second {
+					t.Errorf("it holds as of %v after it did: %v", late, err)
+				}
+				if c.AsOf.After(time.Now()) {
+					t.Errorf("it holds as of %v from now", time.Until(c.AsOf))
+				}
+				c, err = load(t, n.peers("off", "right"), time.Time{})
+				if err != nil || c.Published.Views.Len() != 3 && !test.dateless {
+					t.Errorf("the older one counts: %v", err)
+				}
+			})
+		})
+	}
+}
+
+// A state that is longer than what is taken over is refused, however short it is compressed, and costs as much as one
+// that is not.
+func TestEndlessPeer(t *testing.T) {
+	const zeros = 1 << 20
+	var part bytes.Buffer
+	z := gzip.NewWriter(&part)
+	_, err := z.Write(make([]byte, zeros))
+	if err := errors.Join(err, z.Close()); err != nil {
+		t.Fatal(err)
+	}
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Last-Modified", time.Now().UTC().Format(http.TimeFormat))
+		if r.Method == http.MethodHead {
+			return
+		}
+		w.Header().Set("Content-Encoding", "gzip")
+		for range 2 * maxTransfer / zeros {
+			if _, err := w.Write(part.Bytes()); err != nil {
+				return
+			}
+		}
+	}))
+	defer server.Close()
+	_, port, err := net.SplitHostPort(server.Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	peers := network{}.peers("127.0.0.1")
+	peers.Addr = "peers.test:" + port
+	peers.Client = func() (*http.Client, error) { return &http.Client{Transport: &http.Transport{}}, nil }
+	if _, err := load(t, peers, time.Time{}); !errors.Is(err, errTooLong) {
+		t.Errorf("%v", err)
+	}
 }

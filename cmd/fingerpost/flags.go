@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/fingerpost/fingerpost/cmd/fingerpost/app"
+	"github.com/fingerpost/fingerpost/cmd/fingerpost/server"
 	"github.com/fingerpost/fingerpost/discovery/linkerd"
 	"github.com/fingerpost/fingerpost/federation"
 	"github.com/fingerpost/fingerpost/links"
@@ -28,6 +29,9 @@ type serveOptions struct {
 	budgetMiB      int
 	queueCapacity  int
 	traceCollector string
+
+	peerAuthentication bool
+
 	commonOptions
 }
 
@@ -103,13 +107,20 @@ func (o *serveOptions) addClusterFlags(fs *flag.FlagSet) {
 	fs.DurationVar(&o.StateMaxAge, "state-max-age", 24*time.Hour,
 		"how old the state may be that a replica restores from -state-dir")
 	fs.StringVar(&o.Peers.ListenAddr, "peer-addr", "",
-		"address at which other replicas ask for the state of clusters that they cannot reach: nothing else may reach "+
-			"it. With -tls-cert-file it takes certificates of -tls-client-ca-file; empty for none")
+		"address at which other replicas ask for the state of clusters that they cannot reach. With -tls-cert-file it "+
+			"takes certificates of -tls-client-ca-file; empty for none")
 	fs.StringVar(&o.Peers.Addr, "peers", "",
 		"host and port of -peer-addr of all replicas, as of a headless Service: they are asked at the start about "+
 			"clusters that cannot be reached or that have lost their Links; empty to ask none")
 	fs.StringVar(&o.Peers.ServerName, "peer-server-name", "",
 		"name in the certificates of -peers; empty for the host")
+	fs.StringVar(&o.Peers.TokenFile, "peer-token-file", "",
+		"token of this process's ServiceAccount, with the audience "+server.PeerAudience+" (a projected volume), by "+
+			"which replicas know each other: -peer-addr answers those that have one of the same account. It takes the "+
+			"right to create tokenreviews.authentication.k8s.io")
+	fs.BoolVar(&o.peerAuthentication, "peer-authentication", true,
+		"answer at -peer-addr only who proves to be a replica, by -peer-token-file; false, as outside of Kubernetes: "+
+			"whoever reaches it reads Services, addresses and names of Pods of all clusters")
 	fs.IntVar(&o.Budget.Services, "cluster-max-services", 20_000,
 		"Services that are kept of a linked cluster; beyond it new ones are rejected, and those accepted before "+
 			"stay; 0 for no limit")
@@ -248,6 +259,13 @@ func (o *serveOptions) validate() error {
 		return errors.New("-peer-addr and -peers need -tls-client-ca-file beside -tls-cert-file: " +
 			"both sides present certificates")
 	}
+	switch asks := o.Peers.Addr+o.Peers.ListenAddr != ""; {
+	case !o.peerAuthentication:
+		o.Peers.TokenFile = ""
+	case asks && o.Peers.TokenFile == "":
+		return errors.New("-peer-addr and -peers need -peer-token-file, by which replicas know each other: outside of " +
+			"Kubernetes set -peer-authentication=false, and let nothing else reach -peer-addr")
+	}
 	if err := errors.Join(o.TLS.Validate(), o.Discovery.Validate(), o.Lease.Validate()); err != nil {
 		return err
 	}
@@ -272,6 +290,10 @@ func (o *serveOptions) logWarnings(log logr.Logger, given map[string]bool) {
 	if given["stream-queue-capacity"] {
 		log.Info("-stream-queue-capacity has no effect: streams have no queues, and a slow client gets the " +
 			"newest state when it reads again")
+	}
+	if o.Peers.ListenAddr != "" && !o.peerAuthentication {
+		log.Info("Whoever reaches -peer-addr reads Services, addresses and names of Pods of all clusters, because "+
+			"-peer-authentication is off", "addr", o.Peers.ListenAddr, "certificates", o.TLS.ClientCA != "")
 	}
 	if o.traceCollector != "" {
 		log.Info("-trace-collector has no effect in this version", "collector", o.traceCollector)

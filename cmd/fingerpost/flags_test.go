@@ -138,6 +138,8 @@ func TestFlagsThatAreRefused(t *testing.T) {
 		{"-log-format=xml"},
 		{"-admission-rate=0"},
 		{"-mirror-services=auto"},
+		{"-peer-addr=:8087"},
+		{"-peers=peers.test:8087"},
 		{"-mirror-exclude-keys=example.com*"},
 		{"-max-mirrors-per-link=-1"},
 		{"-max-slices-per-source=-1"},

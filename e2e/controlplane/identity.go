@@ -218,6 +218,19 @@ func (c *Cluster) Mint(ctx context.Context, id *Identity) (*Identity, error) {
 	return minted, nil
 }
 
+// TokenFor returns a token of the account of id for another audience than the API server, as a projected volume has
+// it. It lasts for a day.
+func (c *Cluster) TokenFor(ctx context.Context, id *Identity, audience string) (string, error) {
+	token, err := c.client().typed.CoreV1().ServiceAccounts(id.Namespace).CreateToken(ctx, id.Name,
+		&authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{
+			Audiences: []string{audience}, ExpirationSeconds: new(int64(24 * 60 * 60)),
+		}}, metav1.CreateOptions{})
+	if err != nil {
+		return "", fmt.Errorf("a token of %s/%s for %s in cluster %q: %w", id.Namespace, id.Name, audience, c.name, err)
+	}
+	return token.Status.Token, nil
+}
+
 func (c *Cluster) mintLasting(ctx context.Context, id *Identity) (*Identity, error) {
 	secret, err := c.client().typed.CoreV1().Secrets(id.Namespace).Create(ctx, &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{

@@ -444,6 +444,7 @@ type charted struct {
 	*world
 	west   *mesh.Site
 	good   []byte // kubeconfig of west
+	token  string // file with the token by which replicas know each other
 	rights []right
 }
 
@@ -468,6 +469,8 @@ func newCharted(t *testing.T, name, server, link string) *charted {
 		c.rights = append(c.rights, rightsOf(t, s)...)
 	}
 	c.good = c.west.Kubeconfig(c.west.Identity, c.west.Proxy.URL())
+	c.token = filepath.Join(t.TempDir(), "token")
+	w.do(os.WriteFile(c.token, []byte(w.peerToken(w.Local.Identity)), 0o600))
 	t.Cleanup(func() { // other tests look at all namespaces
 		if err := w.Local.Delete(context.WithoutCancel(t.Context()), name, linkResource+"/west"); err != nil {
 			t.Error(err)
@@ -486,7 +489,8 @@ func (c *charted) run(check func(log *logged) error, env ...string) error {
 	}
 	log := &logged{}
 	err := c.Serve(c.t.Context(), fingerpost.Options{
-		Binary: binary, Dir: c.t.TempDir(), Log: log, Env: env, Args: []string{"-log-level=debug"},
+		Binary: binary, Dir: c.t.TempDir(), Log: log, Env: env,
+		Args: []string{"-log-level=debug", "-peer-addr=127.0.0.1:0", "-peer-token-file=" + c.token},
 	})
 	if err != nil {
 		return err
@@ -616,6 +620,8 @@ func (c *charted) misses(r *right, log *logged) error {
 	switch {
 	case r.kind == "links.multicluster.linkerd.io":
 		return errors.Join(c.scrape("fingerpost_links_readable 0"), c.logs(log, "Links cannot be read", "Forbidden"))
+	case r.kind == "tokenreviews.authentication.k8s.io":
+		return c.logs(log, "Other replicas get nothing from this one", "grant create on "+r.kind)
 	case r.kind == "links/status.multicluster.linkerd.io":
 		return c.logs(log, "Conditions cannot be written: grant patch on links/status")
 	case r.kind == "events.events.k8s.io" && r.verb == "create":

@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"fmt"
 	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -12,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fingerpost/fingerpost/e2e/controlplane"
 	"github.com/fingerpost/fingerpost/e2e/fingerpost"
 	"github.com/fingerpost/fingerpost/e2e/mesh"
 	"github.com/fingerpost/fingerpost/links"
@@ -50,12 +52,15 @@ func TestKilledReplica(t *testing.T) {
 	w := newWorld(t, "killed", 2)
 	west := w.Remotes[0]
 	peers := [2]string{freeAddress(t), freeAddress(t)}
+	token := w.peerToken(w.Local.Identity)
+	tokenFile := filepath.Join(t.TempDir(), "token")
+	w.do(os.WriteFile(tokenFile, []byte(token), 0o600))
 	start := func(i int) *fingerpost.Server {
 		t.Helper()
 		w.do(w.Serve(t.Context(), fingerpost.Options{
 			Binary: binary, Dir: t.TempDir(), Args: []string{
 				"-probe-interval=1s", "-suspect-after=3s", "-stale-after=8s",
-				"-peer-addr=" + peers[i], "-peers=" + peers[1-i],
+				"-peer-addr=" + peers[i], "-peers=" + peers[1-i], "-peer-token-file=" + tokenFile,
 			},
 		}))
 		s := w.Server
@@ -85,6 +90,7 @@ func TestKilledReplica(t *testing.T) {
 	w.do(west.Proxy.Silence())
 	second := start(1)
 	complete("a replica that starts beside the first one")
+	w.knowsPeers(peers[1], token)
 	kill(first)
 	start(0)
 	complete("a replica that starts in place of the first one")
@@ -94,6 +100,48 @@ func TestKilledReplica(t *testing.T) {
 	w.do(west.Proxy.Pass())
 	w.state(west, "Live", 5*time.Second)
 	complete("after the return")
+}
+
+// peerToken returns a token of an account in the local cluster by which replicas know each other.
+func (w *world) peerToken(account *controlplane.Identity) string {
+	w.t.Helper()
+	token, err := w.Local.TokenFor(w.t.Context(), account, "peers.fingerpost.io")
+	w.do(err)
+	return token
+}
+
+// knowsPeers checks that the peer port of a server is open to its own account, and to nobody else.
+func (w *world) knowsPeers(address, own string) {
+	w.t.Helper()
+	other, err := w.Local.CreateIdentity(w.t.Context(), w.Namespace, "other", nil)
+	w.do(err)
+	elsewhere, err := w.Local.TokenFor(w.t.Context(), w.Local.Identity, "elsewhere.test")
+	w.do(err)
+	for name, c := range map[string]struct {
+		token string
+		want  int
+	}{
+		"no token": {"", http.StatusUnauthorized}, "garbage": {"a.b.c", http.StatusUnauthorized},
+		"its token for the API server": {w.Local.Identity.Token, http.StatusUnauthorized},
+		"its token for others":         {elsewhere, http.StatusUnauthorized},
+		"another account":              {w.peerToken(other), http.StatusForbidden},
+		"a replica":                    {own, http.StatusOK},
+	} {
+		for _, path := range []string{"/clusters/", "/clusters/west"} {
+			request, err := http.NewRequestWithContext(w.t.Context(), http.MethodGet, "http://"+address+path, http.NoBody)
+			w.do(err)
+			if c.token != "" {
+				request.Header.Set("Authorization", "Bearer "+c.token)
+			}
+			response, err := http.DefaultClient.Do(request)
+			w.do(err)
+			_ = response.Body.Close()
+			if response.StatusCode != c.want {
+				w.t.Errorf("%s gets %d for %s, want %d", name, response.StatusCode, path, c.want)
+			}
+		}
+	}
+	http.DefaultClient.CloseIdleConnections()
 }
 
 // freeAddress returns an address on loopback at which a server may listen.

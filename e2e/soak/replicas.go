@@ -30,8 +30,14 @@ type replica struct {
 	young  time.Time // see law; zero: no exception
 }
 
-// newReplicas returns replicas that know each other and are not started.
-func newReplicas(ctx context.Context, n int, binary, dir string, kubeconfig []byte) (all []*replica, err error) {
+// newReplicas returns replicas that know each other, by a token, and are not started.
+func newReplicas(
+	ctx context.Context, n int, binary, dir string, kubeconfig []byte, token string,
+) (all []*replica, err error) {
+	tokenFile := filepath.Join(dir, "peer-token")
+	if err := os.WriteFile(tokenFile, []byte(token), 0o600); err != nil {
+		return nil, err
+	}
 	var peers []string
 	for range n {
 		// The source of connections within this machine is 127.0.0.1, so that none takes the port of a replica that
@@ -59,6 +65,7 @@ func newReplicas(ctx context.Context, n int, binary, dir string, kubeconfig []by
 				"-link-namespace=" + fakeapi.LinkNamespace, "-cluster-domain=cluster.local",
 				"-identity-trust-domain=cluster.local", "-enable-pprof",
 				"-state-dir=" + state, "-peer-addr=" + peers[i], "-peers=" + strings.Join(others, ","),
+				"-peer-token-file=" + tokenFile,
 				// Outages are short here, and so is what depends on how long they last. Connections soon have all ages.
 				"-probe-interval=1s", "-suspect-after=2s", "-stale-after=6s", "-drain-window=2s",
 				"-max-connection-age=30s",

@@ -121,8 +121,16 @@ func (s *soak) run(ctx context.Context) (err error) {
 	if err := s.fill(ctx, api, clusters); err != nil {
 		return fmt.Errorf("fill the clusters: %w", err)
 	}
+	account, err := s.local.CreateIdentity(ctx, linkerd, "fingerpost-replicas", controlplane.ReadRules())
+	if err != nil {
+		return err
+	}
+	token, err := s.local.TokenFor(ctx, account, "peers.fingerpost.io")
+	if err != nil {
+		return err
+	}
 	if s.replicas, err = newReplicas(ctx, replicas, s.binary, s.dir,
-		s.local.Kubeconfig(s.local.Admin(), s.local.way.URL())); err != nil {
+		s.local.Kubeconfig(s.local.Admin(), s.local.way.URL()), token); err != nil {
 		return err
 	}
 	defer func() {

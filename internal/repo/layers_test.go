@@ -15,14 +15,14 @@ cmd/fingerpost -> cmd/fingerpost/server cmd/fingerpost/webhook
 cmd/fingerpost -> discovery/linkerd federation links
 cmd/fingerpost/app -> cmd/fingerpost/debug cmd/fingerpost/server
 cmd/fingerpost/app -> cluster cluster/apply cluster/checkpoint cluster/endpointslice cluster/api cluster/lease
-cmd/fingerpost/app -> discovery/linkerd federation links links/mirror
+cmd/fingerpost/app -> cluster/tokenreview discovery/linkerd federation links links/mirror
 cmd/fingerpost/check -> cmd/fingerpost/cli cmd/fingerpost/debug
 cmd/fingerpost/check -> cluster cluster/api cluster/apply cluster/linkerd federation links
 cmd/fingerpost/cli -> cmd/fingerpost/debug
 cmd/fingerpost/cli -> cluster cluster/api cluster/linkerd discovery discovery/proxy federation federation/policy links
 cmd/fingerpost/debug -> cmd/fingerpost/server
 cmd/fingerpost/debug -> cluster discovery discovery/linkerd federation links
-cmd/fingerpost/server -> cluster discovery discovery/linkerd federation/watch
+cmd/fingerpost/server -> cluster cluster/tokenreview discovery discovery/linkerd federation/watch
 cmd/fingerpost/webhook -> cluster/linkerd/serviceprofile
 cmd/fingerpost/cmdtest ->
 
@@ -37,11 +37,12 @@ cluster/apply -> cluster cluster/lease cluster/api federation federation/watch
 cluster/lease -> cluster/api federation/watch
 cluster -> cluster/api cluster/checkpoint cluster/linkerd cluster/view
 cluster -> federation federation/policy federation/watch
-cluster/checkpoint -> federation federation/profile
+cluster/checkpoint -> cluster/api federation federation/profile
 cluster/view -> cluster/linkerd cluster/linkerd/serviceprofile cluster/api
 cluster/view -> federation federation/policy federation/profile federation/watch
 cluster/linkerd/serviceprofile -> federation federation/profile
 cluster/linkerd ->
+cluster/tokenreview ->
 cluster/api -> federation/watch
 cluster/apitest ->
 

@@ -483,6 +483,37 @@ func namesAreTexts(t *testing.T, path string, v any) {
 	}
 }
 
+// Replicas prove to each other who they are, unless that is switched off, which the notes report. Who asks nobody needs
+// no token, and no right to review those of others.
+func TestPeers(t *testing.T) {
+	for set, want := range map[string]struct{ token, off, warns bool }{
+		"{}":                                  {token: true},
+		"{tls: {secretName: own}}":            {}, // without clientCA no replica asks
+		"{state: {peers: false}}":             {},
+		"{state: {authenticatePeers: false}}": {off: true, warns: true},
+		"{state: {peers: false, authenticatePeers: false}}": {},
+	} {
+		manifests, notes, err := release{name: "fingerpost", namespace: "fingerpost", set: set}.render(server)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for text, wanted := range map[string]bool{
+			"- -peer-token-file=/var/run/fingerpost/peers/token\n":          want.token,
+			"audience: peers.fingerpost.io":                                 want.token,
+			"resources: [tokenreviews]":                                     want.token,
+			"{name: peer-token, mountPath: /var/run/fingerpost/peers, read": want.token,
+			"- -peer-authentication=false\n":                                want.off,
+		} {
+			if strings.Contains(manifests, text) != wanted {
+				t.Errorf("%s: %q is there: %t", set, text, !wanted)
+			}
+		}
+		if strings.Contains(notes, "set state.authenticatePeers") != want.warns {
+			t.Errorf("%s: the notes warn: %t", set, !want.warns)
+		}
+	}
+}
+
 // Values with mistakes are refused with a message that names the value.
 func TestRefusals(t *testing.T) {
 	for name, c := range map[string]struct{ dir, set, want string }{

@@ -83,6 +83,11 @@ helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version | replace 
 {{- end -}}
 {{- end -}}
 
+{{/* Not empty if replicas prove to each other who they are. */}}
+{{- define "fingerpost.authenticatesPeers" -}}
+{{- if and .Values.state.authenticatePeers (include "fingerpost.peers" .) }}true{{ end -}}
+{{- end -}}
+
 {{/* Metadata of an object. A dict with the chart as root, and what differs: name, cluster (it is in no namespace), namespace, component, labels, annotations. */}}
 {{- define "fingerpost.metadata" -}}
 {{- $root := .root -}}

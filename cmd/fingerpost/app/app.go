@@ -5,7 +5,6 @@ package app
 
 import (
 	"context"
-	"net"
 	"net/http"
 	"time"
 
@@ -64,16 +63,6 @@ type Options struct {
 	Discovery     linkerd.Config
 }
 
-// Peers are the other replicas.
-type Peers struct {
-	ListenAddr string // of the server that they ask; empty for none
-	Addr       string // host and port at which all of them listen; empty to ask none
-	ServerName string // in their certificates
-
-	Lookup func(ctx context.Context, host string) ([]string, error) // nil for DNS
-	Dial   api.DialFunc                                             // nil for TCP
-}
-
 // An App is one replica, with every part built and none started. The fields are for tests.
 type App struct {
 	Store     *federation.Store
@@ -120,7 +109,7 @@ func New(ctx context.Context, log logr.Logger, o Options) (*App, error) {
 	if err != nil {
 		return nil, err
 	}
-	a.Ready = server.NewReadiness(o.ClusterName, a.Registry.Statuses)
+	a.Ready = server.NewReadiness(o.ClusterName, o.Discovery.FirstSyncGrace, a.Registry.Statuses)
 	if err := a.addLinks(log, o, localConn); err != nil {
 		return nil, err
 	}
@@ -130,7 +119,7 @@ func New(ctx context.Context, log logr.Logger, o Options) (*App, error) {
 	a.Discovery = linkerd.NewServer(log, a.Store, o.Discovery)
 	a.Metrics.MustRegister(a.Registry, a.Ready.Metric())
 	a.Metrics.MustRegister(a.Discovery.Collectors()...)
-	return a, a.addServers(log, o)
+	return a, a.addServers(log, o, localConn)
 }
 
 // openCheckpoints returns where checkpoints are kept, and the linked clusters that have one: they are known before
@@ -154,34 +143,6 @@ func openCheckpoints(log logr.Logger, o Options) (*checkpoint.Dir, []cluster.Spe
 		}
 	}
 	return dir, specs
-}
-
-// newPeers returns how other replicas are asked; nil if they are not.
-func newPeers(o Options) *checkpoint.Peers {
-	if o.Peers.Addr == "" {
-		return nil
-	}
-	lookup, secure := o.Peers.Lookup, o.TLS.Certificate != ""
-	if lookup == nil {
-		lookup = net.DefaultResolver.LookupHost
-	}
-	return &checkpoint.Peers{
-		Addr: o.Peers.Addr, Lookup: lookup, Secure: secure, MaxAge: o.StateMaxAge,
-		Client: func() (*http.Client, error) {
-			transport := &http.Transport{DialContext: o.Peers.Dial}
-			if secure {
-				mutual, err := o.TLS.Mutual(o.Peers.ServerName)
-				if err != nil {
-					return nil, err
-				}
-				transport.TLSClientConfig = mutual
-			}
-			return &http.Client{
-				Transport:     transport,
-				CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-			}, nil
-		},
-	}
 }
 
 // complete sets what follows from other options.
@@ -260,7 +221,7 @@ func cutting(
 }
 
 // addServers adds what listens, and all that runs, to the manager.
-func (a *App) addServers(log logr.Logger, o Options) error {
+func (a *App) addServers(log logr.Logger, o Options, localConn *api.Connection) error {
 	all := prometheus.Gatherers{a.Metrics}
 	if o.QueueMetrics {
 		all = append(all, a.Registry.QueueMetrics())
@@ -288,20 +249,12 @@ func (a *App) addServers(log logr.Logger, o Options) error {
 		newHTTP("debug", o.DebugAddr, a.Pages),
 		a.Registry,
 	}
-	if o.Peers.ListenAddr != "" {
-		published := checkpoint.Handler(a.Registry.FindPublished, a.Registry.PublishedClusters)
-		peers := newHTTP("peer", o.Peers.ListenAddr, published)
-		if o.TLS.Certificate != "" {
-			peers.TLS = o.TLS.MutualServer()
-		}
-		parts = append(parts, peers)
-	}
 	for _, part := range parts {
 		if err := a.manager.Add(part); err != nil {
 			return err
 		}
 	}
-	return nil
+	return a.addPeerServer(log, o, localConn, newHTTP)
 }
 
 // Run runs all parts until ctx ends or one of them fails.

@@ -26,6 +26,7 @@ import (
 	"github.com/fingerpost/fingerpost/cluster/endpointslice"
 	"github.com/fingerpost/fingerpost/cluster/lease"
 	"github.com/fingerpost/fingerpost/cmd/fingerpost/app"
+	"github.com/fingerpost/fingerpost/cmd/fingerpost/server"
 	"github.com/fingerpost/fingerpost/discovery/linkerd"
 	"github.com/fingerpost/fingerpost/federation"
 )
@@ -195,6 +196,9 @@ func (s *scenario) startIn(name, cluster string) {
 	}}
 	o := s.options(s.flags)
 	o.ClusterName = cluster
+	if o.Peers.Addr != "" {
+		o.Peers.TokenFile = s.peerToken(cluster, name)
+	}
 	if o.Replica = name; o.StateDir != "" {
 		o.StateDir = s.stateDirOf(name)
 	}
@@ -267,6 +271,17 @@ func (s *scenario) lookupReplicas(context.Context, string) (names []string, err 
 		names = append(names, r.name)
 	}
 	return names, nil
+}
+
+// peerToken returns a file with the token by which the other replicas know one, in the place of a kubelet.
+func (s *scenario) peerToken(cluster, name string) string {
+	s.t.Helper()
+	token := s.network.Server(cluster).AccountToken(ours, "fingerpost", name, server.PeerAudience)
+	path := filepath.Join(s.t.TempDir(), "token")
+	if err := os.WriteFile(path, []byte(token), 0o600); err != nil {
+		s.t.Fatal(err)
+	}
+	return path
 }
 
 func (s *scenario) dialPeer(ctx context.Context, _, address string) (net.Conn, error) {

@@ -62,7 +62,7 @@ func testAlive(t *testing.T) {
 
 // T02: it is ready once they are synced.
 func testReady(t *testing.T) {
-	ready := NewReadiness("local", nil)
+	ready := NewReadiness("local", 0, nil)
 	if code, body := ask(ready.Ready, false, "/ready"); code != 500 || body != "not ready\n" {
 		t.Errorf("before the sync: %d %q", code, body)
 	}

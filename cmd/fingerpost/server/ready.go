@@ -21,9 +21,11 @@ import (
 //
 // Before, it waits until each linked cluster was tried, for linkedPatience at most: clients of the replicas that a
 // new one replaces have the endpoints of a cluster that is away, and this one gets them from those replicas within
-// about a second. So a cluster that fails delays readiness, but not by more than that.
+// about a second. So a cluster that fails delays readiness, but not by more than that, unless one of those replicas
+// has not answered yet, or has no time: then it waits for as long as first answers do.
 type Readiness struct {
 	localCluster string
+	grace        time.Duration                                       // of first answers
 	statuses     func() (map[string]cluster.Status, <-chan struct{}) // of clusters
 	LinksListed  fedwatch.Value[bool]
 	serving      fedwatch.Value[bool] // gRPC is served
@@ -35,8 +37,10 @@ type Readiness struct {
 const linkedPatience = 3 * time.Second
 
 // NewReadiness returns the Readiness of a replica, not ready yet.
-func NewReadiness(localCluster string, statuses func() (map[string]cluster.Status, <-chan struct{})) *Readiness {
-	r := &Readiness{localCluster: localCluster, statuses: statuses, health: health.NewServer()}
+func NewReadiness(
+	localCluster string, grace time.Duration, statuses func() (map[string]cluster.Status, <-chan struct{}),
+) *Readiness {
+	r := &Readiness{localCluster: localCluster, grace: grace, statuses: statuses, health: health.NewServer()}
 	r.setReady(false)
 	return r
 }
@@ -64,44 +68,50 @@ func (r *Readiness) Load() (ready bool, changed <-chan struct{}) { return r.read
 // Start watches what readiness depends on until ctx ends, when the replica is no longer ready.
 func (r *Readiness) Start(ctx context.Context) error {
 	defer r.setReady(false)
-	var patience <-chan time.Time // from when nothing else is waited for
-	for waited := false; ; {
+	var waiting time.Time // since when nothing else is waited for
+	limit := time.NewTimer(0)
+	defer limit.Stop()
+	for {
 		listed, listedChanged := r.LinksListed.Load()
 		serving, servingChanged := r.serving.Load()
 		statuses, statusesChanged := r.statuses() // after listed: the clusters of these Links are among them
 		local := statuses[r.localCluster]
 		restored := !local.Checkpoint.IsZero() && local.Contact != nil
 		if serving && (listed && local.Synced || restored) {
-			if waited || allTried(statuses) {
+			if waiting.IsZero() {
+				waiting = time.Now()
+			}
+			left := time.Until(waiting.Add(r.patienceFor(statuses)))
+			if left <= 0 {
 				r.setReady(true)
 				<-ctx.Done()
 				return nil
 			}
-			if patience == nil {
-				timer := time.NewTimer(linkedPatience)
-				defer timer.Stop()
-				patience = timer.C
-			}
+			limit.Reset(left)
 		}
 		select {
 		case <-statusesChanged:
 		case <-listedChanged:
 		case <-servingChanged:
-		case <-patience:
-			waited = true
+		case <-limit.C:
 		case <-ctx.Done():
 			return nil
 		}
 	}
 }
 
-func allTried(statuses map[string]cluster.Status) bool {
+// patienceFor returns for how long clusters are waited for that are as statuses have them.
+func (r *Readiness) patienceFor(statuses map[string]cluster.Status) (patience time.Duration) {
 	for _, s := range statuses {
-		if !s.Tried() {
-			return false
+		switch {
+		case s.Tried():
+		case s.AskingPeers:
+			return max(linkedPatience, r.grace)
+		default:
+			patience = linkedPatience
 		}
 	}
-	return true
+	return patience
 }
 
 // Metric returns the metric fingerpost_ready.

@@ -59,7 +59,7 @@ func startGRPCWith(
 	prepare func(*grpc.Server),
 ) (addr string, metrics *prometheus.Registry, stop func() error) {
 	t.Helper()
-	ready := NewReadiness("local", nil)
+	ready := NewReadiness("local", 0, nil)
 	ready.setReady(true)
 	return startGRPCReady(t, files, ready, prepare)
 }
@@ -193,7 +193,7 @@ func TestStopEndsForeignStreams(t *testing.T) {
 // gRPC health reports what /ready reports, of the server and of its service, and follows it.
 func TestHealthIsReadiness(t *testing.T) {
 	statuses := fedwatch.Value[map[string]cluster.Status]{}
-	ready := NewReadiness("local", statuses.Load)
+	ready := NewReadiness("local", grace, statuses.Load)
 	ctx, cancel := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
 	wg.Go(func() {
@@ -238,7 +238,10 @@ func TestHealthIsReadiness(t *testing.T) {
 	}
 }
 
-// A replica is ready when each linked cluster was tried, and does not wait long for one that takes its time.
+const grace = 8 * time.Second
+
+// A replica is ready when each linked cluster was tried, and does not wait long for one that takes its time: longer if
+// another replica has it, and has no time either.
 func TestReadyWaitsForLinkedClusters(t *testing.T) {
 	for name, c := range map[string]struct {
 		east cluster.Status
@@ -248,11 +251,16 @@ func TestReadyWaitsForLinkedClusters(t *testing.T) {
 		"restored": {cluster.Status{Checkpoint: time.Now()}, time.Second},
 		"away":     {cluster.Status{Contact: errors.New("connection refused")}, time.Second},
 		"slow":     {cluster.Status{}, linkedPatience},
+		"busy":     {cluster.Status{Contact: errors.New("connection refused"), AskingPeers: true}, grace},
+		"handed over at last": {
+			cluster.Status{Contact: errors.New("connection refused"), Checkpoint: time.Now(), AskingPeers: true},
+			time.Second,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				statuses := fedwatch.Value[map[string]cluster.Status]{}
-				ready, began := NewReadiness("local", statuses.Load), time.Now()
+				ready, began := NewReadiness("local", grace, statuses.Load), time.Now()
 				ctx, cancel := context.WithCancel(t.Context())
 				var wg sync.WaitGroup
 				wg.Go(func() {

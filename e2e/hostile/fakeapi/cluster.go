@@ -13,6 +13,7 @@ import (
 	"sync"
 	"time"
 
+	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -54,6 +55,8 @@ type Cluster struct {
 	fault   Fault
 	tokens  map[string]bool // whether a token may read
 	used    map[string]int  // requests by token
+	reviews int             // of tokens
+	issued  map[string]authenticationv1.TokenReviewStatus
 }
 
 type event struct {
@@ -66,6 +69,7 @@ func newCluster(s *Server, name string) *Cluster {
 	c := &Cluster{
 		Name: name, server: s, version: 1000, series: map[string][]Series{}, objects: map[string]map[string]Object{},
 		changed: make(chan struct{}), tokens: map[string]bool{Token: true}, used: map[string]int{},
+		issued: map[string]authenticationv1.TokenReviewStatus{},
 	}
 	c.epoch, c.end = context.WithCancel(s.ctx)
 	return c
@@ -108,6 +112,26 @@ func (c *Cluster) Grant(token string, read bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.tokens[token] = read
+}
+
+// Issue makes the cluster know a token of a ServiceAccount's Pod for an audience, when it reviews tokens.
+func (c *Cluster) Issue(token, namespace, account, pod, audience string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.issued[token] = authenticationv1.TokenReviewStatus{
+		Authenticated: true, Audiences: []string{audience},
+		User: authenticationv1.UserInfo{
+			Username: "system:serviceaccount:" + namespace + ":" + account,
+			Extra:    map[string]authenticationv1.ExtraValue{"authentication.kubernetes.io/pod-name": {pod}},
+		},
+	}
+}
+
+// Reviews returns how many tokens were reviewed.
+func (c *Cluster) Reviews() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.reviews
 }
 
 // Revoke makes the cluster refuse a token from the next request on.
@@ -326,6 +350,8 @@ func (c *Cluster) answer(epoch context.Context, w http.ResponseWriter, r *http.R
 		_, _ = io.WriteString(w, "ok")
 	case req.Resource == "selfsubjectaccessreviews":
 		c.review(w, req, read)
+	case req.Resource == "tokenreviews":
+		c.reviewToken(w, req)
 	case !read:
 		Fail(w, r, http.StatusForbidden, metav1.StatusReasonForbidden)
 	case req.Resource == "events" && req.Verb == "create":
@@ -370,6 +396,29 @@ func write(w http.ResponseWriter, code int, contentType string, body []byte) {
 
 func reply(w http.ResponseWriter, code int, object any) {
 	write(w, code, "application/json", must(json.Marshal(object)))
+}
+
+// reviewToken answers whose a token is.
+func (c *Cluster) reviewToken(w http.ResponseWriter, r *Request) {
+	var review authenticationv1.TokenReview
+	body, err := io.ReadAll(r.Body)
+	if err == nil {
+		_, _, err = scheme.Codecs.UniversalDeserializer().Decode(body, nil, &review)
+	}
+	if err != nil {
+		Fail(w, r.Request, http.StatusBadRequest, metav1.StatusReasonBadRequest)
+		return
+	}
+	c.mu.Lock()
+	c.reviews++
+	status, known := c.issued[review.Spec.Token]
+	c.mu.Unlock()
+	if !known || !slices.Equal(status.Audiences, review.Spec.Audiences) {
+		status = authenticationv1.TokenReviewStatus{Error: "invalid bearer token"}
+	}
+	review.Spec.Token, review.Status = "", status
+	review.APIVersion, review.Kind = "authentication.k8s.io/v1", "TokenReview"
+	reply(w, http.StatusCreated, review)
 }
 
 // review answers whether the caller may do something: read, or not.
