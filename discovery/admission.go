@@ -133,6 +133,11 @@ func (c *AdmissionConfig) refusals() map[string]error {
 // refused, so that the rest is answered in time: a client that is refused comes back later, one that is
 // left waiting gives up and comes back at once.
 //
+// A stream that is too much only now waits, as long as a client is patient. A proxy that is refused tries again after
+// 0.1, 0.2, 0.4 s and so on, without jitter, and so do all its streams: what was refused together comes back together,
+// is refused again, and waits for up to 52 s in the end. Among those that wait the limiters keep the order. So at most
+// Patience times the rate of a connection, and that of all, wait at any time, each with its goroutine.
+//
 // A first answer that no stream has yet costs as much as it is large: thousands of times what one costs
 // that is there already. So those of large Services have turns of their own, one at a time for each
 // connection and half of the CPUs for all, and each is paid for by its size from the connection's rate.
@@ -172,23 +177,45 @@ func newAdmission(log logr.Logger, c AdmissionConfig, metrics *metricList) *admi
 	return a
 }
 
-// admit lets a new stream of a connection in, or refuses it with RESOURCE_EXHAUSTED. What a connection
-// may not have costs the others nothing.
-func (a *admission) admit(c *connection) error {
-	switch config := &a.config; {
-	case a.halfOpen.Load() >= maxHalfOpen && c.halfOpen.Load() >= fewHalfOpen:
-		return a.refuse(refusedHalfOpen)
-	case c.streams.Load() >= int64(config.ConnectionStreams):
-		return a.refuse(refusedConnectionStreams)
-	case !c.limiter.Allow():
-		return a.refuse(refusedConnectionRate)
-	case a.streams.Load() >= int64(config.Streams):
-		return a.refuse(refusedStreams)
-	case !a.limiter.Allow():
-		return a.refuse(refusedRate)
-	default:
-		return nil
+// admit lets a new stream of a connection in, after a wait, or refuses it with RESOURCE_EXHAUSTED. What a
+// connection may not have costs the others nothing.
+func (a *admission) admit(c *connection) (wait time.Duration, err error) {
+	config := &a.config
+	if a.halfOpen.Load() >= maxHalfOpen && c.halfOpen.Load() >= fewHalfOpen {
+		return 0, a.refuse(refusedHalfOpen)
 	}
+	if c.streams.Load() >= int64(config.ConnectionStreams) {
+		return 0, a.refuse(refusedConnectionStreams)
+	}
+
+	ofConnection, admitted := reserve(c.limiter, config.Patience)
+	if !admitted {
+		return 0, a.refuse(refusedConnectionRate)
+	}
+	if a.streams.Load() >= int64(config.Streams) {
+		return 0, a.refuse(refusedStreams)
+	}
+
+	ofAll, admitted := reserve(a.limiter, config.Patience)
+	if !admitted {
+		return 0, a.refuse(refusedRate)
+	}
+	return max(ofConnection, ofAll), nil
+}
+
+// reserve takes one event from a limiter, and returns when it may happen; false, and takes none, if that is later than a
+// client is patient.
+func reserve(l *rate.Limiter, patience time.Duration) (wait time.Duration, admitted bool) {
+	now := time.Now()
+	r := l.ReserveN(now, 1)
+	if !r.OK() {
+		return 0, false
+	}
+	if wait = r.DelayFrom(now); wait > patience {
+		r.CancelAt(now)
+		return 0, false
+	}
+	return wait, true
 }
 
 // refuse counts a refusal and returns it.

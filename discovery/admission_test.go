@@ -538,8 +538,8 @@ func TestOneClientFloods(t *testing.T) {
 		l := listen(t, 3, nil)
 		flooding, honest := l.client(), l.client()
 		missing := &pb.GetDestination{Path: "nothing.ns.svc.cluster.local"}
-		refused := 0
-		var floods sync.WaitGroup // each waits a moment for its Service
+		var refused atomic.Int64
+		var floods sync.WaitGroup // each waits to be admitted, and a moment for its Service
 		for range 40 {
 			for range 100 {
 				floods.Go(func() {
@@ -547,10 +547,12 @@ func TestOneClientFloods(t *testing.T) {
 						t.Error("there is no such Service")
 					}
 				})
-				if err := streamtest.GetOnce(t.Context(), flooding,
-					&pb.GetDestination{Path: streamtest.Path}); status.Code(err) == codes.ResourceExhausted {
-					refused++
-				}
+				floods.Go(func() {
+					if err := streamtest.GetOnce(t.Context(), flooding,
+						&pb.GetDestination{Path: streamtest.Path}); status.Code(err) == codes.ResourceExhausted {
+						refused.Add(1)
+					}
+				})
 			}
 			if err := streamtest.GetOnce(t.Context(), honest, &pb.GetDestination{Path: streamtest.Path}); err != nil {
 				t.Fatalf("another client: %v", err)
@@ -558,14 +560,14 @@ func TestOneClientFloods(t *testing.T) {
 			elapse(20 * time.Millisecond)
 		}
 		floods.Wait()
-		if refused < 2000 {
-			t.Errorf("of 4,000 questions in 0.8 seconds, %d were refused", refused)
+		if n := refused.Load(); n < 2000 {
+			t.Errorf("of 4,000 questions in 0.8 seconds, %d were refused", n)
 		}
 	})
 }
 
-// Too many new streams in all are refused, whatever connections they come on; those that were let in
-// are answered.
+// Of new streams that are too many now as many wait as a client is patient for; the others are refused, whatever
+// connections they come on. Those that were let in are answered.
 func TestAdmission(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := listen(t, 3, func(c *Config) { c.Admission.Rate, c.Admission.Burst, c.Admission.Answers = 10, 20, 1 })
@@ -588,8 +590,88 @@ func TestAdmission(t *testing.T) {
 			}
 		}
 		wg.Wait()
-		if answered.Load() != 20 || refused.Load() != 80 {
-			t.Errorf("%d were answered and %d refused, want 20 and 80", answered.Load(), refused.Load())
+		if answered.Load() != 40 || refused.Load() != 60 {
+			t.Errorf("%d were answered and %d refused, want 40 and 60", answered.Load(), refused.Load())
+		}
+	})
+}
+
+// The streams of a connection that are too fast wait in the order in which they came, for at most as long as a client is
+// patient. One that its client ends while it waits is off all counts at once, and one that waits has a request, so that
+// it does not count as half open.
+func TestNewStreamsWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := listen(t, 3, func(c *Config) { c.Admission.ConnectionRate, c.Admission.ConnectionBurst = 10, 5 })
+		conn, began := l.client(), time.Now()
+		var answered []time.Duration
+		var wg sync.WaitGroup
+		for range 25 {
+			wg.Go(func() {
+				if err := streamtest.GetOnce(t.Context(), conn, &pb.GetDestination{Path: streamtest.Path}); err != nil {
+					t.Error(err)
+				}
+			})
+			synctest.Wait()
+			if n := len(answered); n < 5 && l.admission.halfOpen.Load() != 0 {
+				t.Errorf("%d streams are half open", l.admission.halfOpen.Load())
+			}
+			answered = append(answered, time.Since(began))
+		}
+		if n := l.admission.streams.Load(); n != 20 {
+			t.Errorf("%d streams wait, want 20", n)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error)
+		elapse(100 * time.Millisecond)
+		go func() { ended <- streamtest.GetOnce(ctx, conn, &pb.GetDestination{Path: streamtest.Path}) }()
+		synctest.Wait()
+		if err := streamtest.GetOnce(t.Context(), conn,
+			&pb.GetDestination{Path: streamtest.Path}); status.Code(err) != codes.ResourceExhausted {
+			t.Errorf("a stream that would wait for too long: %v", err)
+		}
+		cancel()
+		if err := <-ended; status.Code(err) != codes.Canceled {
+			t.Errorf("a stream that its client ends: %v", err)
+		}
+		wg.Wait()
+		if took := time.Since(began); took < 1900*time.Millisecond || took > 2100*time.Millisecond {
+			t.Errorf("the last of 25 streams is answered after %s", took)
+		}
+		synctest.Wait()
+		if n := l.admission.streams.Load(); n != 0 {
+			t.Errorf("%d streams are still counted", n)
+		}
+	})
+}
+
+// A proxy whose connection has broken opens all its streams again, and tries those that are refused again after 0.1,
+// 0.2, 0.4 s and so on. They all are answered as fast as the rate allows.
+func TestStreamsThatComeBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const streams, ratePerSecond, burst = 1000, 100, 200
+		l := listen(t, 3, func(c *Config) {
+			c.Admission.ConnectionRate, c.Admission.ConnectionBurst = ratePerSecond, burst
+		})
+		conn, began := l.client(), time.Now()
+		var refused atomic.Int64
+		var wg sync.WaitGroup
+		for range streams {
+			wg.Go(func() {
+				for pause := 100 * time.Millisecond; ; pause *= 2 {
+					err := streamtest.GetOnce(t.Context(), conn, &pb.GetDestination{Path: streamtest.Path})
+					if err == nil {
+						return
+					}
+					refused.Add(1)
+					time.Sleep(pause)
+				}
+			})
+		}
+		wg.Wait()
+		took := time.Since(began)
+		t.Logf("%d streams are answered within %s, %d times one is refused", streams, took, refused.Load())
+		if least := (streams - burst) / ratePerSecond * time.Second; took > 2*least {
+			t.Errorf("the last stream is answered after %s; the rate allows %s", took, least)
 		}
 	})
 }

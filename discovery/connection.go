@@ -144,9 +144,10 @@ func (a *admission) tap(ctx context.Context, info *tap.Info) (context.Context, e
 	if !c.awaitStart() {
 		return nil, a.refuse(refusedHalfOpen)
 	}
+	var wait time.Duration
 	err := a.checkHeader(info.Header)
 	if err == nil {
-		err = a.admit(c)
+		wait, err = a.admit(c)
 	}
 	clear(info.Header) // gRPC would keep it as long as the stream, and nothing here reads it
 	method, rooted := strings.CutPrefix(info.FullMethodName, "/")
@@ -161,7 +162,7 @@ func (a *admission) tap(ctx context.Context, info *tap.Info) (context.Context, e
 	}
 	// gRPC keeps the timer of a stream that is refused here until the deadline that the client has
 	// chosen. Such a stream is refused by its handler.
-	t := c.newTicket(ctx, err)
+	t := c.newTicket(ctx, wait, err)
 	if limited {
 		context.AfterFunc(ctx, t.expireUnbegun)
 	}
@@ -204,7 +205,9 @@ type ticket struct {
 	context.Context
 	cancel     context.CancelFunc
 	connection *connection
-	refused    error // by the tap, for the handler to return
+	made       time.Time     // when the client opened the stream
+	wait       time.Duration // how long after that its handler begins to work
+	refused    error         // by the tap, for the handler to return
 	timer      *time.Timer
 
 	mu      sync.Mutex // guards all below
@@ -217,8 +220,8 @@ type ticket struct {
 // ticketKey leads from a context to the ticket that it is derived from.
 type ticketKey struct{}
 
-func (c *connection) newTicket(ctx context.Context, refused error) *ticket {
-	t := &ticket{connection: c, refused: refused}
+func (c *connection) newTicket(ctx context.Context, wait time.Duration, refused error) *ticket {
+	t := &ticket{connection: c, made: time.Now(), wait: wait, refused: refused}
 	t.Context, t.cancel = context.WithCancel(ctx)
 	c.countOpen(1)
 	c.countHalfOpen(1)
@@ -255,6 +258,30 @@ func (c *connection) countOpen(n int64) {
 func (c *connection) countHalfOpen(n int64) {
 	c.halfOpen.Add(n)
 	c.admission.halfOpen.Add(n)
+}
+
+// awaitAdmission returns when the stream is admitted, or has ended.
+func (t *ticket) awaitAdmission() error {
+	left := time.Until(t.made.Add(t.wait))
+	if t.wait == 0 || left <= 0 {
+		return nil
+	}
+	timer := time.NewTimer(left)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-t.Done():
+		return status.FromContextError(t.Err()).Err()
+	}
+}
+
+// openedAt returns when the client opened the stream of a context.
+func openedAt(ctx context.Context) time.Time {
+	if t, counted := ctx.Value(ticketKey{}).(*ticket); counted {
+		return t.made
+	}
+	return time.Now()
 }
 
 // markBegun sets begun. gRPC lets a call that is no stream wait for its request before anything else, even
@@ -347,10 +374,15 @@ type awaited struct {
 	ticket *ticket
 }
 
-// RecvMsg receives the request, and whatever follows it.
+// RecvMsg receives the request, and whatever follows it. A request that is here is half of a stream no more, so this is
+// where it waits to be admitted.
 func (s *awaited) RecvMsg(message any) error {
-	defer s.ticket.arrive()
-	return s.ServerStream.RecvMsg(message)
+	err := s.ServerStream.RecvMsg(message)
+	s.ticket.arrive()
+	if err != nil {
+		return err
+	}
+	return s.ticket.awaitAdmission()
 }
 
 // serveUnary stands before the handler of each call that is no stream. Its request is here.
@@ -361,6 +393,9 @@ func (a *admission) serveUnary(
 	defer t.served()
 	if t.refused != nil {
 		return nil, t.refused
+	}
+	if err := t.awaitAdmission(); err != nil {
+		return nil, err
 	}
 	return handler(ctx, request)
 }

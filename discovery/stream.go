@@ -68,7 +68,7 @@ type Stream struct {
 func (e *Engine) Open(sink Sink, method, path string, client Client, query *Query) *Stream {
 	s := &Stream{
 		engine: e, sink: sink, connection: connectionOf(sink.Context()),
-		state: e.streams.add(method, path, peerOf(sink.Context()), client, query),
+		state: e.streams.add(openedAt(sink.Context()), method, path, peerOf(sink.Context()), client, query),
 	}
 	age := e.config.MaxStreamAge
 	if age <= 0 {
@@ -232,6 +232,9 @@ func (s *Stream) Serve(p Protocol) error {
 	defer v.subscription.Close()
 	s.state.subscription.Store(v.subscription)
 	v.beat = s.state.opened.Add(p.FirstBeat)
+	if soon := time.Now().Add(2 * newServiceGrace); v.beat.Before(soon) {
+		v.beat = soon // a stream that had to wait to be admitted may have its answer before
+	}
 	for {
 		now := time.Now()
 		if s.Over(now) {

@@ -45,13 +45,15 @@ type streamState struct {
 	at       time.Time
 }
 
-func (s *streams) add(method, path, peer string, client Client, query *Query) *streamState {
+func (s *streams) add(
+	opened time.Time, method, path, peer string, client Client, query *Query,
+) *streamState {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.last++
 	st := &streamState{
 		id: s.last, method: method, path: path, peer: peer, client: client, query: query,
-		opened: time.Now(), alarm: alarm{Bell: watch.NewBell()},
+		opened: opened, alarm: alarm{Bell: watch.NewBell()},
 	}
 	if s.byID == nil {
 		s.byID = map[uint64]*streamState{}
