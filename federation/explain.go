@@ -84,7 +84,7 @@ func Explain(s *Snapshot, q Query, p Place) []Verdict {
 		case lost[v.Entry] != Kept:
 			v.Reason = lost[v.Entry]
 			continue
-		case somewhere: // in a part that was not looked at
+		case somewhere, v.Entry.isPod(): // in a part that was not looked at, or in another cluster
 			v.Reason = OtherNode
 			continue
 		default:
@@ -100,11 +100,19 @@ func Explain(s *Snapshot, q Query, p Place) []Verdict {
 
 // preference returns why one claim to an address counts before another.
 func (x *Selection) preference(winner, loser *Entry) string {
+	sameCluster := winner.origin.Cluster == loser.origin.Cluster
+	worn := winner.Endpoint.wear() ^ loser.Endpoint.wear()
 	switch differ := x.rank(winner) ^ x.rank(loser); {
+	case sameCluster && worn&terminates != 0:
+		return "the other is terminating"
+	case sameCluster && worn&unserving != 0:
+		return "the other does not serve"
 	case differ&notHome != 0:
 		return "it is of this cluster"
 	case differ&unproven != 0:
 		return "it has an identity"
+	case differ&copied != 0:
+		return "the other is a copy"
 	case differ&fromStale != 0:
 		return "its cluster is in contact"
 	default:

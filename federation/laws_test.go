@@ -117,9 +117,11 @@ func drawSlice(t *rapid.T, name, hinted string) *Slice {
 			Addr: rapid.SampledFrom([]netip.Addr{
 				addr("10.0.0.1"), addr("10.0.0.2"), addr("10.0.0.3"), addr("fd00::1"), addr("fd00::2"),
 			}).Draw(t, "addr"),
-			Ready:   rapid.Float64().Draw(t, "ready") < .8,
-			Leaving: rapid.Float64().Draw(t, "leaving") < .2,
-			Zone:    NameOf(rapid.SampledFrom(zones).Draw(t, "zone")),
+			Ready:       rapid.Float64().Draw(t, "ready") < .8,
+			Serving:     rapid.Float64().Draw(t, "serving") < .8,
+			Terminating: rapid.Float64().Draw(t, "terminating") < .2,
+			Copied:      rapid.Float64().Draw(t, "copied") < .2,
+			Zone:        NameOf(rapid.SampledFrom(zones).Draw(t, "zone")),
 		}
 		detail := &Detail{Hostname: rapid.SampledFrom([]string{"", "h"}).Draw(t, "hostname")}
 		if hinted == "all" || hinted == "some" && rapid.Bool().Draw(t, "has hint") {

@@ -149,14 +149,16 @@ func (m *model) answer(ref Ref, q Query, p Place) map[netip.AddrPort]string {
 					if e.Workload != nil {
 						dual[map[bool]int{true: 1}[e.Addr.Is6()]] = true
 					}
-				case !e.Leaving:
+				case !e.Terminating:
 					waiting = append(waiting, one)
 				}
 			}
 		}
-		if t.Filtered && v.LocalOnly {
+		union := m.view(ref)
+		if unionLocal := union.Composition != nil && union.Composition.Union && union.LocalOnly; unionLocal ||
+			t.Filtered && v.LocalOnly {
 			elsewhere := func(c claim) bool {
-				return c.term == t && (c.endpoint.Workload == nil || c.endpoint.Workload.Kind() != Pod ||
+				return c.term == t && (!c.home || c.endpoint.Workload == nil || c.endpoint.Workload.Kind() != Pod ||
 					c.endpoint.Node.String() != p.Node)
 			}
 			mine, waiting = slices.DeleteFunc(mine, elsewhere), slices.DeleteFunc(waiting, elsewhere)
@@ -218,7 +220,25 @@ func (c claim) workload() string {
 	return fmt.Sprint(c.term.Cluster, w.Kind(), w.Namespace(), "/", w.Name)
 }
 
+// bestClaims has two rounds: the claims of a cluster, by their conditions, and then what is left of all.
 func bestClaims(all []claim) map[netip.AddrPort]claim {
+	type owner struct {
+		netip.AddrPort
+		Cluster
+	}
+	leastWorn := map[owner]int{}
+	condition := func(c claim) int {
+		return map[bool]int{true: 0, false: 1}[c.endpoint.Serving] + map[bool]int{true: 2}[c.endpoint.Terminating]
+	}
+	for _, c := range all {
+		of := owner{c.addr, c.term.Cluster}
+		if before, seen := leastWorn[of]; !seen || condition(c) < before {
+			leastWorn[of] = condition(c)
+		}
+	}
+	all = slices.DeleteFunc(slices.Clone(all), func(c claim) bool {
+		return condition(c) > leastWorn[owner{c.addr, c.term.Cluster}]
+	})
 	best := map[netip.AddrPort]claim{}
 	for _, c := range all {
 		if o, taken := best[c.addr]; !taken || better(c, o) {
@@ -313,7 +333,8 @@ func better(a, b claim) bool {
 		if w := c.endpoint.Workload; w != nil {
 			workload = fmt.Sprint("0", w.Kind(), w.Name)
 		}
-		return fmt.Sprintf("%v %v %v %v %s|%s|%s|%s|%s|%03d", !c.home, !c.proven, c.stale, !c.term.Filtered,
+		home := c.home && !c.endpoint.Copied
+		return fmt.Sprintf("%v %v %v %v %v %s|%s|%s|%s|%s|%03d", !home, !c.proven, c.endpoint.Copied, c.stale, !c.term.Filtered,
 			c.term.Cluster, c.term.Namespace, c.term.Name, workload, c.slice, c.index)
 	}
 	return cmp.Compare(rank(a), rank(b)) < 0

@@ -1,12 +1,10 @@
 package federation
 
 import (
-	"cmp"
 	"maps"
 	"math"
 	"net/netip"
 	"slices"
-	"strings"
 	"sync"
 )
 
@@ -28,7 +26,7 @@ import (
 //
 // The order of Entries is total, and depends on nothing that changes from one Selection to the next. What does change,
 // whether a cluster is Stale, counts only when a Set is made: of the claims to one address, which stand next to each
-// other, the one of the lowest rank counts. So a cluster that becomes Stale makes no Entry anew, and an address stays
+// other, one counts (claim.go). So a cluster that becomes Stale makes no Entry anew, and an address stays
 // until the last claim to it is lost, without an index of addresses or a count of references. A Set shares the Entries
 // of its part, and copies the pointers only where another claim than the first counts.
 //
@@ -181,7 +179,7 @@ func (x *Selection) leavesOut(m *Member) Reason {
 // addMember adds what the slices of a member contribute.
 func (x *Selection) addMember(m *Member, prev *Selection, changes changes, t *trace) {
 	declares, declared := m.View.PortOf(x.query.Port, x.protocol)
-	local := m.Origin.Filtered && m.View.LocalOnly
+	local := m.Origin.Filtered && m.View.LocalOnly || x.snapshot.LocalOnly()
 	x.local = x.local || local
 	hinted, total := 0, 0
 	for _, slice := range m.View.Slices {
@@ -343,7 +341,9 @@ func (q *Query) isNotFor(e *Endpoint) Reason {
 }
 
 // waitsFor reports whether an endpoint would answer the Query if it were ready, and may be so soon.
-func (q *Query) waitsFor(e *Endpoint) bool { return !e.Ready && !e.Leaving && q.isNotFor(e) == Kept }
+func (q *Query) waitsFor(e *Endpoint) bool {
+	return !e.Ready && !e.Terminating && q.isNotFor(e) == Kept
+}
 
 // changes collects, for each part, the entries that it gains and loses.
 type changes map[part]*change
@@ -376,16 +376,18 @@ func (c changes) changeOf(local bool, e *Entry) *change {
 	return c[p]
 }
 
-// part returns the part that e is in. What runs on no node is local to no client.
+// part returns the part that e is in. What runs on no node of the clients' cluster is local to no client.
 func (e *Entry) part(local bool) (p part, some bool) {
 	if !local {
 		return part{}, true
 	}
-	if e.Endpoint.Workload == nil || e.Endpoint.Workload.Kind() != Pod {
+	if !e.origin.Home || !e.isPod() {
 		return part{}, false
 	}
 	return part{true, e.Endpoint.Node.String()}, true
 }
+
+func (e *Entry) isPod() bool { return e.Endpoint.Workload != nil && e.Endpoint.Workload.Kind() == Pod }
 
 func (c changes) apply(parts map[part][]*Entry) map[part][]*Entry {
 	if len(c) == 0 {
@@ -401,74 +403,6 @@ func (c changes) apply(parts map[part][]*Entry) map[part][]*Entry {
 		}
 	}
 	return next
-}
-
-// compareClaims is a total order over the entries of a Selection: by address, and where several claim one,
-// the best claim first if all clusters are in contact. It depends on nothing that changes from one
-// Selection to the next.
-func (e *Entry) compareClaims(o *Entry) int {
-	if c := e.Addr.Compare(o.Addr); c != 0 || e == o {
-		return c
-	}
-	return cmp.Or(
-		cmp.Compare(e.origin.rank(), o.origin.rank()),
-		strings.Compare(string(e.origin.Cluster), string(o.origin.Cluster)),
-		strings.Compare(e.origin.Namespace, o.origin.Namespace),
-		strings.Compare(e.origin.Name, o.origin.Name),
-		e.Endpoint.Workload.compareWorkloads(o.Endpoint.Workload),
-		strings.Compare(e.slice, o.slice),
-		cmp.Compare(e.label, o.label),
-	)
-}
-
-// What makes a claim worse, the worst last. The Service's own cluster knows best who is at an address of its network.
-// Of others one that names an identity comes first, whatever the state of its cluster: else any cluster could take the
-// encryption off other clusters' Pods by claiming their addresses.
-const (
-	unfiltered = 1 << iota
-	fromStale
-	unproven
-	notHome
-)
-
-// rank is lower the better the claims of the origin are.
-func (o *Origin) rank() (rank int) {
-	if !o.Home {
-		rank |= notHome
-	}
-	if !o.Filtered {
-		rank |= unfiltered
-	}
-	return rank
-}
-
-// rank is lower the better a claim is; of equal ones the first in order counts.
-func (x *Selection) rank(e *Entry) int {
-	rank := e.origin.rank()
-	if !x.query.proven(e) {
-		rank |= unproven
-	}
-	if x.stale[e.origin] {
-		rank |= fromStale
-	}
-	return rank
-}
-
-// compareWorkloads puts workloads in order, and behind them whatever is none.
-func (w *Workload) compareWorkloads(o *Workload) int {
-	switch {
-	case w == o:
-		return 0
-	case w == nil:
-		return 1
-	case o == nil:
-		return -1
-	}
-	return cmp.Or(
-		cmp.Compare(w.Kind(), o.Kind()),
-		strings.Compare(w.Namespace(), o.Namespace()),
-		strings.Compare(w.Name, o.Name),
-	)
 }
 
 // splice returns base without removed and with added, all sorted. It copies base in runs between the
@@ -560,60 +494,6 @@ func (x *Selection) newSet(p Place, entries []*Entry) *Set {
 		set.size++
 	}
 	return set
-}
-
-// best returns which of the claims to an address counts, of which the first is at i, and where those to
-// the next address begin.
-func (x *Selection) best(entries []*Entry, i int) (best, next int) {
-	best = i
-	for next = i + 1; next < len(entries) && entries[next].Addr == entries[i].Addr; next++ {
-		if x.rank(entries[next]) < x.rank(entries[best]) {
-			best = next
-		}
-	}
-	return best, next
-}
-
-// Conflicts returns, for each member, how many of its claims to an address do not count because another
-// cluster publishes something else of the address, wherever the client is. Clusters that publish the
-// same of an address do not contradict each other. The result is not to be written to.
-func (x *Selection) Conflicts() map[Ref]int {
-	x.counts.Do(func() { x.conflicts = x.countConflicts() })
-	return x.conflicts
-}
-
-func (x *Selection) countConflicts() map[Ref]int {
-	entries := slices.Concat(slices.Collect(maps.Values(x.parts))...)
-	slices.SortFunc(entries, (*Entry).compareClaims)
-	conflicts := map[Ref]int{}
-	for i, next := 0, 0; i < len(entries); i = next {
-		var best int
-		best, next = x.best(entries, i)
-		winner := entries[best]
-		for _, e := range entries[i:next] {
-			other := e.origin.Cluster != winner.origin.Cluster
-			if other && !e.Endpoint.equalAt(e.Addr.Port(), winner.Endpoint) {
-				conflicts[e.origin.Ref]++
-			}
-		}
-	}
-	return conflicts
-}
-
-// proven reports whether a client learns of an identity that the server must have. Ports that a Pod's
-// proxy skips do not count where a Service does not declare the port: such ports share their entries.
-func (q *Query) proven(e *Entry) bool {
-	switch w := e.Endpoint.Workload; {
-	case w == nil:
-		m := e.Endpoint.Mirror()
-		return m != nil && m.Identity != ""
-	case w.Kind() == ExternalWorkload:
-		t := w.Template()
-		return t.Identity != "" && t.ServerName != "" && e.origin.Trusts(w)
-	default:
-		return w.Identity(q.ControlPlane, e.origin.TrustDomain) != "" &&
-			!w.Template().Skip.Contains(e.Addr.Port())
-	}
 }
 
 // claims returns every claim that clients on a node can have.

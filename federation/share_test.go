@@ -26,7 +26,7 @@ func drawMember(t *rapid.T, c Cluster) *View {
 			a = addr("10.0.0.1")
 		}
 		e := &Endpoint{
-			Addr: a, Ready: rapid.Float64().Draw(t, "ready") < .8, Leaving: rapid.Float64().Draw(t, "leaving") < .3,
+			Addr: a, Ready: rapid.Float64().Draw(t, "ready") < .8, Terminating: rapid.Float64().Draw(t, "terminating") < .3,
 			Node:     NameOf(rapid.SampledFrom(nodes).Draw(t, "node")),
 			Zone:     NameOf(rapid.SampledFrom(zones).Draw(t, "zone")),
 			Workload: podOf(fmt.Sprint(i), Template{}),

@@ -84,6 +84,10 @@ func (s *Snapshot) Federated() bool {
 	return s.View != nil && s.View.Composition != nil && s.View.Composition.Union
 }
 
+// LocalOnly reports whether clients of a union get what runs on their own node only, as its Service asks for. Of any
+// other Service its member's does.
+func (s *Snapshot) LocalOnly() bool { return s.Federated() && s.View.LocalOnly }
+
 // Exists reports whether there is a Service for clients: the Service itself, and for
 // one that stands for another (remote discovery) that one too. It is meaningful where all members are
 // Known.

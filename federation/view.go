@@ -123,14 +123,15 @@ type Slice struct {
 
 // An Endpoint is one address of a Slice, ready or not.
 type Endpoint struct {
-	Addr     netip.Addr
-	Ready    bool
-	Draining bool      // it does not start anything new, and still answers: terminating and serving
-	Leaving  bool      // it is terminating, whether or not it still answers
-	Node     Name      // where the Pod runs; empty for everything else
-	Zone     Name      // empty where it is not known
-	Workload *Workload // what runs there; nil for a bare address
-	Detail   *Detail   // nil for none
+	Addr        netip.Addr
+	Ready       bool
+	Serving     bool // it answers; where a Service publishes what is not ready, one may be Ready that does not
+	Terminating bool
+	Copied      bool      // its cluster says that it has it from another one
+	Node        Name      // where the Pod runs; empty for everything else
+	Zone        Name      // empty where it is not known
+	Workload    *Workload // what runs there; nil for a bare address
+	Detail      *Detail   // nil for none
 }
 
 // A Name is a string that many endpoints share, such as that of their node. Equal ones are equal. The zero Name
@@ -475,8 +476,8 @@ func (s *Slice) sharing(old *Slice) *Slice {
 }
 
 func (e *Endpoint) equal(o *Endpoint) bool {
-	return e == o || e.Ready == o.Ready && e.Draining == o.Draining && e.Leaving == o.Leaving &&
-		equalValues(e.Workload, o.Workload) && e.equalBesides(o)
+	return e == o || e.Ready == o.Ready && e.Serving == o.Serving && e.Terminating == o.Terminating &&
+		e.Copied == o.Copied && equalValues(e.Workload, o.Workload) && e.equalBesides(o)
 }
 
 // equalAt reports whether e and o are the same to clients of a port, which get it only while it

@@ -94,7 +94,8 @@ func drawPublished(t *rapid.T) federation.Published {
 			}
 			for range rapid.IntRange(0, 3).Draw(t, "endpoints") {
 				e := &federation.Endpoint{
-					Addr: addr(), Ready: rapid.Bool().Draw(t, "ready"), Draining: rapid.Bool().Draw(t, "draining"),
+					Addr: addr(), Ready: rapid.Bool().Draw(t, "ready"), Serving: rapid.Bool().Draw(t, "serving"),
+					Terminating: rapid.Bool().Draw(t, "terminating"), Copied: rapid.Bool().Draw(t, "copied"),
 					Node: federation.NameOf(word.Draw(t, "node")), Zone: federation.NameOf(word.Draw(t, "zone")),
 					Workload: pick(),
 				}

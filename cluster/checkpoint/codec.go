@@ -92,15 +92,16 @@ type (
 		Endpoints []endpoint
 	}
 	endpoint struct {
-		_               struct{} `cbor:",toarray"`
-		Addr            netip.Addr
-		Ready, Draining bool
-		Leaving         bool
-		Hostname        string
-		Node, Zone      string
-		Hints           []string
-		Workload        int // number of the Workload record, from 1; 0: none
-		Mirror          *federation.Mirror
+		_              struct{} `cbor:",toarray"`
+		Addr           netip.Addr
+		Ready, Serving bool
+		Terminating    bool
+		Copied         bool
+		Hostname       string
+		Node, Zone     string
+		Hints          []string
+		Workload       int // number of the Workload record, from 1; 0: none
+		Mirror         *federation.Mirror
 	}
 	node struct {
 		_          struct{} `cbor:",toarray"`
@@ -193,8 +194,9 @@ func (e *encoder) newService(svc federation.Service, v *federation.View) *servic
 		all := make([]endpoint, len(s.Endpoints))
 		for j, at := range s.Endpoints {
 			all[j] = endpoint{
-				Addr: at.Addr, Ready: at.Ready, Draining: at.Draining, Leaving: at.Leaving,
-				Node: at.Node.String(), Zone: at.Zone.String(), Workload: e.numberOf(at.Workload),
+				Addr: at.Addr, Ready: at.Ready, Serving: at.Serving, Terminating: at.Terminating,
+				Copied: at.Copied,
+				Node:   at.Node.String(), Zone: at.Zone.String(), Workload: e.numberOf(at.Workload),
 				Hostname: at.Hostname(), Hints: at.Hints(), Mirror: at.Mirror(),
 			}
 		}
@@ -382,8 +384,9 @@ func (d *decoder) newView(s *service) (*federation.View, error) {
 				return nil, errInvalid
 			}
 			all[j] = &federation.Endpoint{
-				Addr: at.Addr, Ready: at.Ready, Draining: at.Draining, Leaving: at.Leaving,
-				Node: federation.NameOf(at.Node), Zone: federation.NameOf(at.Zone), Workload: w,
+				Addr: at.Addr, Ready: at.Ready, Serving: at.Serving, Terminating: at.Terminating,
+				Copied: at.Copied,
+				Node:   federation.NameOf(at.Node), Zone: federation.NameOf(at.Zone), Workload: w,
 				Detail: (&federation.Detail{Hostname: at.Hostname, Hints: at.Hints, Mirror: at.Mirror}).OrNone(),
 			}
 		}

@@ -161,11 +161,9 @@ func (f *federatedSlices) desired(svc *serviceRecord) desiredSlices {
 		},
 	}
 	d.groups, d.keep = federatedGroups(svc, snapshot, options.Namespace, who, true)
-	if snapshot.Divided() {
-		d.undivided = func() []*group {
-			all, _ := federatedGroups(svc, snapshot, options.Namespace, who, false)
-			return all
-		}
+	d.undivided = func() []*group {
+		all, _ := federatedGroups(svc, snapshot, options.Namespace, who, false)
+		return all
 	}
 	return d
 }
@@ -177,7 +175,10 @@ func (f *federatedSlices) confirmMembers(
 	ctx context.Context, now *corev1.Service, snapshot *federation.Snapshot, who ownership, source string,
 	gone addresses,
 ) error {
-	gone = withoutShared(source, gone, snapshot)
+	record, _ := newServiceRecord(now)
+	record = f.inForce(record)
+	claimed, _ := federatedGroups(record, snapshot, f.writer.options.Namespace, who, false)
+	gone = withdrawn(source, gone, claimed)
 	fresh := *snapshot
 	fresh.View, fresh.Members = view.Of(federation.Cluster(f.Name), now, nil), slices.Clone(snapshot.Members)
 	fresh.View.Policy = snapshot.View.Policy // which may be one that is in force although it cannot be read now
@@ -196,9 +197,14 @@ func (f *federatedSlices) confirmMembers(
 		member.View = v
 		fresh.Members[i] = &member
 	}
-	record, _ := newServiceRecord(now)
-	groups, _ := federatedGroups(f.inForce(record), &fresh, f.writer.options.Namespace, who, true)
-	return checkRemoved(gone, bySource(groups)[source])
+	claimed, _ = federatedGroups(record, &fresh, f.writer.options.Namespace, who, false)
+	return checkRemoved(gone, bySource(claimed)[source])
+}
+
+// withdrawn returns those addresses of a source cluster that its members do not claim any more: the others a policy
+// leaves out, or another claim counts, and that is no withdrawal to be confirmed.
+func withdrawn(source string, gone addresses, claimed []*group) addresses {
+	return gone.Difference(addressesOfGroups(bySource(claimed)[source], anyEndpoint))
 }
 
 // readView reads the View of a Service from its cluster, without workloads; nil if there is no such
@@ -246,10 +252,11 @@ func (f *federatedSlices) ownership() ownership {
 
 // federatedGroups returns the endpoints of the members of a Service that this installation writes, and which of its
 // slices are left as they are: those of a cluster that was never synced, or may be linked again in a moment, and those
-// that another installation writes. What no slice may hold does not pass the border of package view. With divide, the
-// endpoints of each member are those that its share of the traffic has; otherwise they are all.
+// that another installation writes. What no slice may hold does not pass the border of package view. With choose, the
+// endpoints are those whose claims to their addresses count, and of each member what its share of the traffic has;
+// otherwise they are all.
 func federatedGroups(
-	s *serviceRecord, snapshot *federation.Snapshot, controlPlane string, who ownership, divide bool,
+	s *serviceRecord, snapshot *federation.Snapshot, controlPlane string, who ownership, choose bool,
 ) (groups []*group, keep func(*discoveryv1.EndpointSlice) bool) {
 	unknown, linked := map[string]bool{}, map[string]bool{}
 	waits := false // for our Lease to be seen: nothing can be written in place of what is deleted
@@ -269,9 +276,9 @@ func federatedGroups(
 	}
 	waits = !who.held
 	all := grouping{}
-	var divided shares
-	if divide {
-		divided = sharesOf(s, snapshot, who.ownerOf)
+	chosen := &choice{}
+	if choose {
+		chosen = chooseEndpoints(s, snapshot, controlPlane, who.ownerOf)
 	}
 	for _, m := range snapshot.Members {
 		name := string(m.Origin.Cluster)
@@ -282,7 +289,7 @@ func federatedGroups(
 		}
 		for _, slice := range m.View.Slices {
 			if ports := portsAtMember(s, m.View, slice); len(ports) > 0 {
-				all.addEndpoints(s, m.Origin, slice, ports, controlPlane, divided)
+				all.addEndpoints(s, m, slice, ports, controlPlane, chosen)
 			}
 		}
 	}
@@ -367,24 +374,23 @@ func portsAtMember(
 // addEndpoints adds a slice's endpoints to the groups that they belong to. Pods of the Service's own
 // cluster are named in targetRef; of those of another cluster only the identity is written.
 func (g grouping) addEndpoints(
-	s *serviceRecord, origin *federation.Origin, slice *federation.Slice, ports []discoveryv1.EndpointPort,
-	controlPlane string, divided shares,
+	s *serviceRecord, m *federation.Member, slice *federation.Slice, ofSlice []discoveryv1.EndpointPort,
+	controlPlane string, chosen *choice,
 ) {
-	for _, from := range slice.Endpoints {
-		family, hostname := familyOf(from.Addr), ""
-		if s.headless {
-			hostname = from.Hostname()
-		}
+	origin := m.Origin
+	for i, from := range slice.Endpoints {
+		family, hostname := familyOf(from.Addr), s.hostnameOf(from)
 		if !slices.Contains(s.families, family) {
 			continue
 		}
-		if hostname == "" && !divided.write(origin.Cluster, from) {
+		ports := chosen.portsOf(federation.Claim{Member: m, Slice: slice, Index: i}, ofSlice)
+		if len(ports) == 0 || hostname == "" && !chosen.write(origin.Cluster, from) {
 			continue
 		}
 		e := discoveryv1.Endpoint{
 			Addresses: []string{from.Addr.String()},
 			Conditions: discoveryv1.EndpointConditions{
-				Ready: new(from.Ready), Serving: new(from.Ready || from.Draining), Terminating: new(from.Draining),
+				Ready: new(from.Ready), Serving: new(from.Serving), Terminating: new(from.Terminating),
 			},
 		}
 		if from.Zone != (federation.Name{}) {
@@ -407,6 +413,14 @@ func (g grouping) addEndpoints(
 		into := g.groupFor(t, ports)
 		into.endpoints = append(into.endpoints, e)
 	}
+}
+
+// hostnameOf returns the name by which clients ask for an endpoint; empty for none.
+func (s *serviceRecord) hostnameOf(e *federation.Endpoint) string {
+	if !s.headless {
+		return ""
+	}
+	return e.Hostname()
 }
 
 func targetRef(w *federation.Workload) *corev1.ObjectReference {

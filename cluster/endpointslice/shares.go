@@ -19,39 +19,35 @@ import (
 type shares map[discoveryv1.AddressType]*familyShares
 
 type familyShares struct {
-	whole  bool                    // everything is written
-	serves map[string]bool         // clusters that have a share
-	chosen map[netip.Addr]claimant // of the ready addresses
+	whole  bool                  // everything is written
+	serves map[string]bool       // clusters that have a share
+	chosen map[netip.Addr]string // the cluster of each ready address
 }
 
-// claimant is the cluster whose claim to an address counts.
-type claimant struct {
-	cluster string
-	home    bool
-}
-
-// sharesOf returns the shares of the clusters in a Service; nil if no policy is in force. A cluster that was just
-// linked, so that no Lease lists it yet, has none: until its endpoints may be written the others have to do.
-func sharesOf(s *serviceRecord, snapshot *federation.Snapshot, ownerOf func(source string) string) shares {
+// sharesOf returns the shares of the clusters in a Service; nil if no policy is in force.
+func sharesOf(
+	s *serviceRecord, snapshot *federation.Snapshot, ownerOf func(source string) string, claims *claims,
+) shares {
 	if !snapshot.Divided() {
 		return nil
 	}
 	all := shares{}
 	for _, family := range s.families {
-		all[family] = newFamilyShares(s, snapshot, family, ownerOf)
+		all[family] = newFamilyShares(s, snapshot, family, ownerOf, claims)
 	}
 	return all
 }
 
 func newFamilyShares(
-	s *serviceRecord, snapshot *federation.Snapshot, family discoveryv1.AddressType, ownerOf func(source string) string,
+	s *serviceRecord, snapshot *federation.Snapshot, family discoveryv1.AddressType,
+	ownerOf func(source string) string, claims *claims,
 ) *familyShares {
-	f := &familyShares{whole: true, serves: map[string]bool{}, chosen: map[netip.Addr]claimant{}}
-	members, waiting := f.claimAddresses(s, snapshot, family, ownerOf)
+	f := &familyShares{whole: true, serves: map[string]bool{}, chosen: map[netip.Addr]string{}}
+	members, waiting := f.claimAddresses(s, snapshot, family, ownerOf, claims)
 	ready := map[string][]netip.Addr{}
 	for a, c := range f.chosen {
-		ready[c.cluster] = append(ready[c.cluster], a)
-		delete(waiting[c.cluster], a)
+		ready[c] = append(ready[c], a)
+		delete(waiting[c], a)
 	}
 	for i := range members {
 		m := &members[i]
@@ -76,7 +72,8 @@ func newFamilyShares(
 // claimAddresses chooses the cluster to which each ready address belongs. It returns the clusters, and which addresses
 // of them wait to be ready, even if another cluster has them.
 func (f *familyShares) claimAddresses(
-	s *serviceRecord, snapshot *federation.Snapshot, family discoveryv1.AddressType, ownerOf func(source string) string,
+	s *serviceRecord, snapshot *federation.Snapshot, family discoveryv1.AddressType,
+	ownerOf func(source string) string, claims *claims,
 ) (members []policy.Member, waiting map[string]map[netip.Addr]bool) {
 	waiting = map[string]map[netip.Addr]bool{}
 	for _, m := range snapshot.Members {
@@ -85,10 +82,9 @@ func (f *familyShares) claimAddresses(
 			waiting[part.Cluster] = map[netip.Addr]bool{}
 			members = append(members, part)
 		}
-		if m.View == nil || m.View.ExternalName || ownerOf(part.Cluster) == "" {
+		if !mayWrite(m, ownerOf) {
 			continue
 		}
-		claim := claimant{part.Cluster, part.Home}
 		for _, slice := range m.View.Slices {
 			if len(portsAtMember(s, m.View, slice)) == 0 {
 				continue
@@ -96,11 +92,9 @@ func (f *familyShares) claimAddresses(
 			for _, e := range slice.Endpoints {
 				switch {
 				case familyOf(e.Addr) != family:
-				case e.Ready:
-					if before, taken := f.chosen[e.Addr]; !taken || claim.outranks(before) {
-						f.chosen[e.Addr] = claim
-					}
-				case !e.Leaving:
+				case e.Ready && claims.belongsTo(e.Addr, m.Origin.Cluster):
+					f.chosen[e.Addr] = part.Cluster
+				case !e.Ready && !e.Terminating:
 					waiting[part.Cluster][e.Addr] = true
 				}
 			}
@@ -109,12 +103,10 @@ func (f *familyShares) claimAddresses(
 	return members, waiting
 }
 
-// outranks reports whether a claim counts before another one.
-func (c claimant) outranks(o claimant) bool {
-	if c.home != o.home {
-		return c.home
-	}
-	return c.cluster < o.cluster
+// mayWrite reports whether the endpoints of a member may be written, by whichever installation. A cluster that was just
+// linked, so that no Lease lists it yet, has none: until its endpoints may be written the others have to do.
+func mayWrite(m *federation.Member, ownerOf func(source string) string) bool {
+	return m.View != nil && !m.View.ExternalName && ownerOf(string(m.Origin.Cluster)) != ""
 }
 
 // write reports whether an endpoint of a cluster is written.
@@ -126,28 +118,6 @@ func (s shares) write(cluster federation.Cluster, e *federation.Endpoint) bool {
 	case !e.Ready:
 		return f.serves[string(cluster)]
 	default:
-		return f.chosen[e.Addr].cluster == string(cluster)
+		return f.chosen[e.Addr] == string(cluster)
 	}
-}
-
-// withoutShared returns those addresses of a source cluster that are not ready there by the Snapshot: the others a
-// policy leaves out, and that is no withdrawal to be confirmed.
-func withoutShared(source string, gone addresses, snapshot *federation.Snapshot) addresses {
-	if !snapshot.Divided() {
-		return gone
-	}
-	ready := addresses{}
-	for _, m := range snapshot.Members {
-		if m.View == nil || string(m.Origin.Cluster) != source {
-			continue
-		}
-		for _, slice := range m.View.Slices {
-			for _, e := range slice.Endpoints {
-				if e.Ready {
-					ready.Insert(e.Addr.String())
-				}
-			}
-		}
-	}
-	return gone.Difference(ready)
 }

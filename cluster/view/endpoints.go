@@ -28,7 +28,7 @@ func (r *Reconciler) reduceEndpoints(e *corev1.Endpoints, out *omissions) ([]*sl
 					Addresses: []string{a.IP}, Conditions: discoveryv1.EndpointConditions{Ready: &ready},
 					Hostname: &a.Hostname, TargetRef: a.TargetRef,
 				}
-				s.endpoints = appendEndpoints(s.endpoints, e.Namespace, endpoint, mirror, out)
+				s.endpoints = appendEndpoints(s.endpoints, e.Namespace, endpoint, mirror, false, out)
 			}
 		}
 		add(subset.Addresses, true)

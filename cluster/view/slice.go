@@ -28,10 +28,11 @@ type sliceRecord struct {
 
 // endpointRecord is an endpoint whose workload is not resolved.
 type endpointRecord struct {
-	addr            netip.Addr
-	ready, draining bool
-	leaving         bool
-	name            string // of the workload
+	addr           netip.Addr
+	ready, serving bool
+	terminating    bool
+	copied         bool
+	name           string // of the workload
 	*endpointDetails
 }
 
@@ -61,7 +62,7 @@ func (d *endpointDetails) shared(with []endpointRecord) *endpointDetails {
 
 // readAgain returns what an endpoint with a workload was made from.
 func readAgain(e *federation.Endpoint) endpointRecord {
-	r := endpointRecord{addr: e.Addr, ready: e.Ready, draining: e.Draining, leaving: e.Leaving}
+	r := endpointRecord{addr: e.Addr, ready: e.Ready, serving: e.Serving, terminating: e.Terminating, copied: e.Copied}
 	r.endpointDetails = &endpointDetails{zone: e.Zone}
 	if e.Detail != nil {
 		r.Detail = *e.Detail
@@ -89,8 +90,8 @@ func (e *endpointRecord) workloadRef() objectRef {
 // endpoint returns the endpoint with its workload, which runs on a node; nil for a bare address.
 func (e *endpointRecord) endpoint(w *federation.Workload, node federation.Name) *federation.Endpoint {
 	return &federation.Endpoint{
-		Addr: e.addr, Ready: e.ready, Draining: e.draining, Leaving: e.leaving, Node: node, Zone: e.zone,
-		Workload: w, Detail: e.OrNone(),
+		Addr: e.addr, Ready: e.ready, Serving: e.serving, Terminating: e.terminating, Copied: e.copied,
+		Node: node, Zone: e.zone, Workload: w, Detail: e.OrNone(),
 	}
 }
 
@@ -109,14 +110,14 @@ func newSliceRecords(es *discoveryv1.EndpointSlice, local bool, out *omissions) 
 		name, protocol, app := deref(p.Name), deref(p.Protocol), deref(p.AppProtocol)
 		s.ports = appendSlicePort(s.ports, *p.Port, name, protocol, app, out)
 	}
-	mirror := mirrorMarks(es, local, out)
+	mirror, copied := mirrorMarks(es, local, out), isCopy(es)
 	if es.AddressType == discoveryv1.AddressTypeFQDN {
 		return []*sliceRecord{s}, true // names, which no client can be given
 	}
 	endpoints := firstOf(out, "endpoints", es.Endpoints, maxEndpoints)
 	s.endpoints = make([]endpointRecord, 0, len(endpoints)) // as a rule they have one address each
 	for i := range endpoints {
-		s.endpoints = appendEndpoints(s.endpoints, es.Namespace, &endpoints[i], mirror, out)
+		s.endpoints = appendEndpoints(s.endpoints, es.Namespace, &endpoints[i], mirror, copied, out)
 	}
 	return []*sliceRecord{s}, true
 }
@@ -173,27 +174,42 @@ func mirrorMarks(o metav1.Object, local bool, out *omissions) *federation.Mirror
 	return &m
 }
 
-// workloadKinds are the kinds that a targetRef may name.
+// isCopy reports whether whoever has written a slice says that its endpoints are another cluster's. The label is that
+// of the Multi-Cluster Services API (KEP-1645), which tools that copy endpoints set (Cilium, Submariner); Karmada has
+// an annotation of its own. Which cluster they name does not matter: its name there need not be that of our Link.
+func isCopy(es *discoveryv1.EndpointSlice) bool {
+	return es.Labels[sourceClusterLabel] != "" || es.Annotations[karmadaSourceAnnotation] != ""
+}
+
+const (
+	sourceClusterLabel      = "multicluster.kubernetes.io/source-cluster"
+	karmadaSourceAnnotation = "endpointslice.karmada.io/provision-cluster"
+)
+
+// workloadKinds are the kinds of which something is known. What a targetRef of any other kind names, such as a Node, is
+// a bare address: the targetRef says what is behind it, and not whether it is served.
 var workloadKinds = map[string]objectKind{"Pod": kindPod, linkerd.ExternalWorkloadKind: kindExternal}
 
-// appendEndpoints appends one endpoint for each address; none if e names a workload of another kind.
+// appendEndpoints appends one endpoint for each address.
 func appendEndpoints(
-	to []endpointRecord, namespace string, e *discoveryv1.Endpoint, mirror *federation.Mirror, out *omissions,
+	to []endpointRecord, namespace string, e *discoveryv1.Endpoint, mirror *federation.Mirror, copied bool,
+	out *omissions,
 ) []endpointRecord {
-	serving := e.Conditions.Serving == nil || *e.Conditions.Serving
 	details := &endpointDetails{Detail: federation.Detail{
 		Hostname: out.hostname(deref(e.Hostname)), Hints: zoneHints(e.Hints, out), Mirror: mirror,
 	}}
 	record := endpointRecord{
-		ready:    e.Conditions.Ready == nil || *e.Conditions.Ready,
-		draining: deref(e.Conditions.Terminating) && serving,
-		leaving:  deref(e.Conditions.Terminating),
+		ready:       e.Conditions.Ready == nil || *e.Conditions.Ready,
+		terminating: deref(e.Conditions.Terminating),
+		copied:      copied,
 	}
-	if ref := e.TargetRef; ref != nil {
-		kind, served := workloadKinds[ref.Kind]
-		if !served {
-			return to
-		}
+	if serving := e.Conditions.Serving; serving != nil {
+		record.serving = *serving
+	} else { // of what is terminating kube-proxy takes that for true, and of anything else it does not matter
+		record.serving = record.ready || record.terminating
+	}
+	if kind, known := workloadKinds[kindOf(e.TargetRef)]; known {
+		ref := e.TargetRef
 		if !out.validText("an endpoint: the namespace of its workload", ref.Namespace, maxLabel) ||
 			!out.validText("an endpoint: its workload", ref.Name, maxName) {
 			return to
@@ -211,6 +227,14 @@ func appendEndpoints(
 		}
 	}
 	return to
+}
+
+// kindOf returns the kind that a reference, which may be nil, names.
+func kindOf(ref *corev1.ObjectReference) string {
+	if ref == nil {
+		return ""
+	}
+	return ref.Kind
 }
 
 // zoneHints returns the zones for which an endpoint is meant, sorted.

@@ -180,7 +180,10 @@ func (w *World) Answer(q Question) Answer {
 	var all []candidate
 	for _, m := range members {
 		of := w.candidates(m, q)
-		if m.filtered {
+		switch {
+		case isUnion(svc) && isLocal(svc):
+			of = only(of, func(c candidate) bool { return w.runsOn(c, q.Node) })
+		case m.filtered:
 			of = w.near(of, of, m.service, q.Node)
 		}
 		all = append(all, of...)
@@ -189,15 +192,39 @@ func (w *World) Answer(q Question) Answer {
 		all = given
 	}
 	all = oneFamily(all)
-	// One claim for each address: the best one.
-	slices.SortFunc(all, func(a, b candidate) int { return w.compareClaims(q, a, b) })
 	answer := Answer{Addresses: map[netip.AddrPort]Address{}}
-	for _, c := range all {
-		if _, claimed := answer.Addresses[c.addr]; !claimed {
-			answer.Addresses[c.addr] = w.describe(c, q)
-		}
+	for _, c := range w.counting(q, all) {
+		answer.Addresses[c.addr] = w.describe(c, q)
 	}
 	return answer
+}
+
+// counting returns of all claims to an address the one that counts. Of those of a cluster only such in the best
+// condition stand: what is terminating, or does not serve, has left its address to another Pod.
+func (w *World) counting(q Question, all []candidate) []candidate {
+	all = only(all, func(c candidate) bool {
+		return !slices.ContainsFunc(all, func(o candidate) bool {
+			return o.addr == c.addr && o.cluster == c.cluster && o.condition() < c.condition()
+		})
+	})
+	slices.SortFunc(all, func(a, b candidate) int { return w.compareClaims(q, a, b) })
+	return slices.CompactFunc(all, func(a, b candidate) bool { return a.addr == b.addr })
+}
+
+// condition is lower the better.
+func (c candidate) condition() (worse int) {
+	if terminating := c.endpoint.Conditions.Terminating; terminating != nil && *terminating {
+		worse += 2
+	}
+	if serving := c.endpoint.Conditions.Serving; serving != nil && !*serving {
+		worse++
+	}
+	return worse
+}
+
+// runsOn reports whether a candidate is a Pod on a node of the clients' cluster.
+func (w *World) runsOn(c candidate, node string) bool {
+	return c.cluster == w.Local && c.pod != nil && c.pod.Spec.NodeName == node
 }
 
 // A member is a Service of some cluster that makes up the one that is asked for, or is that one.
@@ -310,7 +337,7 @@ func (w *World) candidatesThat(m member, q Question, are func(discoveryv1.Endpoi
 				if err != nil {
 					continue
 				}
-				if ip.Is6() && !w.IPv6 && e.TargetRef != nil {
+				if ip.Is6() && !w.IPv6 && c.workload() != "" {
 					continue // a workload is not reached over IPv6; a bare address has no other
 				}
 				c.addr = netip.AddrPortFrom(ip, port)
@@ -321,8 +348,8 @@ func (w *World) candidatesThat(m member, q Question, are func(discoveryv1.Endpoi
 	return all
 }
 
-// answering returns who answers at an endpoint; none that is known if it is not there (yet), or of a kind
-// that is not served.
+// answering returns who answers at an endpoint; none that is known if it is not there (yet). Of other kinds nothing is
+// known but the address.
 func (m member) answering(slice *discoveryv1.EndpointSlice, i int) (c candidate, known bool) {
 	c = candidate{member: m, slice: slice, index: i, endpoint: slice.Endpoints[i]}
 	ref := c.endpoint.TargetRef
@@ -334,6 +361,8 @@ func (m member) answering(slice *discoveryv1.EndpointSlice, i int) (c candidate,
 		c.pod = m.cluster.Pods[ref.Name]
 	case "ExternalWorkload":
 		c.external = m.cluster.Externals[ref.Name]
+	default:
+		return c, true
 	}
 	return c, c.pod != nil || c.external != nil
 }
@@ -498,8 +527,11 @@ func (w *World) compareClaims(q Question, a, b candidate) int {
 		}
 		return 0
 	}
+	copied := func(c candidate) int { // from another cluster, by the label of KEP-1645
+		return min(1, len(c.slice.Labels["multicluster.kubernetes.io/source-cluster"]))
+	}
 	rank := func(c candidate) (remote, unfiltered, kind int, name string) {
-		if c.cluster != w.Local {
+		if c.cluster != w.Local || copied(c) == 1 {
 			remote = 1
 		}
 		if !c.filtered {
@@ -516,7 +548,8 @@ func (w *World) compareClaims(q Question, a, b candidate) int {
 	ar, au, ak, an := rank(a)
 	br, bu, bk, bn := rank(b)
 	return cmp.Or(
-		cmp.Compare(ar, br), cmp.Compare(unproven(a), unproven(b)), cmp.Compare(au, bu),
+		cmp.Compare(ar, br), cmp.Compare(unproven(a), unproven(b)), cmp.Compare(copied(a), copied(b)),
+		cmp.Compare(au, bu),
 		cmp.Compare(a.cluster.Name, b.cluster.Name), cmp.Compare(a.service.Name, b.service.Name),
 		cmp.Compare(ak, bk), cmp.Compare(an, bn), cmp.Compare(a.slice.Name, b.slice.Name),
 		cmp.Compare(a.index, b.index),

@@ -18,6 +18,9 @@ func (w *World) divide(svc *corev1.Service, members []member, q Question) ([]can
 		return nil, false
 	}
 	home := func(c candidate) bool {
+		if isLocal(svc) {
+			return w.runsOn(c, q.Node)
+		}
 		return !c.filtered || !isLocal(c.service) || c.pod != nil && c.pod.Spec.NodeName == q.Node
 	}
 	var ready, waiting []candidate
@@ -28,7 +31,7 @@ func (w *World) divide(svc *corev1.Service, members []member, q Question) ([]can
 		for _, c := range own {
 			v4, v6 = v4 || c.workload() != "" && c.addr.Addr().Is4(), v6 || c.workload() != "" && c.addr.Addr().Is6()
 		}
-		if m.filtered {
+		if m.filtered && !isLocal(svc) {
 			hinted[m.cluster.Name] = own
 		}
 		ready = append(ready, only(own, home)...)
@@ -38,8 +41,7 @@ func (w *World) divide(svc *corev1.Service, members []member, q Question) ([]can
 	}
 	// What counts is the best claim to each address, and one address of each workload.
 	over := oneFamily(ready)
-	slices.SortFunc(ready, func(a, b candidate) int { return w.compareClaims(q, a, b) })
-	ready = slices.CompactFunc(ready, func(a, b candidate) bool { return a.addr == b.addr })
+	ready = w.counting(q, ready)
 	ready = only(ready, func(c candidate) bool {
 		return slices.ContainsFunc(over,
 			func(o candidate) bool { return o.addr == c.addr && o.workload() == c.workload() })
