@@ -282,6 +282,10 @@ func boundHolds(holds map[federation.Service]federation.PublishedHold, now time.
 	for svc, h := range holds {
 		switch latest := now.Add(policy.MaxTime); {
 		case h.Until.IsZero(): // it waits for a list
+			if h.Since.IsZero() || h.Since.After(now) {
+				h.Since = now
+			}
+			holds[svc] = h
 		case !now.Before(h.Until):
 			delete(holds, svc)
 		case h.Until.After(latest):

@@ -1,7 +1,6 @@
 package cluster
 
 import (
-	"maps"
 	"sync"
 	"time"
 
@@ -21,8 +20,9 @@ import (
 //  1. Set and Delete count on balance what the cluster has lost since its [policy.Peak]. From the one on that makes
 //     it a mass withdrawal, what each of them would withdraw is held in the Store (see ClusterWriter.Hold), for all
 //     readers. Views are written as ever; only Snapshots have more.
-//  2. All required kinds are listed anew, with lists that begin now, and everything is published that follows from
-//     them. That takes as long as the lists do. Until then nothing goes, even if the API server is cut off meanwhile.
+//  2. The kinds that say what was withdrawn, Services and EndpointSlices, are listed anew, with lists that begin now,
+//     and everything is published that follows from them. That takes as long as the lists do. Until then nothing goes,
+//     even if the API server is cut off meanwhile.
 //  3. What the cluster has after that is confirmed. Without an annotation the holds end: what is gone goes. With
 //     withdrawal-guard what is gone is held for so long, where nothing else is ready.
 //
@@ -30,8 +30,18 @@ import (
 // compared with what there was before, so that a cluster which was restored empty is held as well.
 //
 // With the annotation, what was lost within the last minute before step 1 is held, too, so that all of a withdrawal
-// is that comes bit by bit. For that a Service that is deleted stays for a minute without endpoints: the mirror of
-// one that is gone could not be written again. Without the annotation nothing is remembered.
+// is that comes bit by bit. For that the Store remembers it for a minute, and a Service that is deleted stays as long
+// without endpoints: the mirror of one that is gone could not be written again. Without the annotation nothing is
+// remembered.
+//
+// # What bounds it
+//
+// The cluster is not trusted here: it may withdraw in turn what it publishes, and never answer the list. What is
+// written and what is held, or remembered, together stay within its budget (federation/account.go); past it the oldest
+// holds go. What a hold has is fixed when it begins. Step 2 ends, or else one of the two kinds has not listed for
+// longer than a watch may be silent, and the cluster is out of contact: Suspect and then Stale, as one is that does not
+// answer at all, with all that it had. A hold that is not confirmed even so ends when the longest would that a Link can
+// ask for. Until then it is reported (cluster/traffic.go).
 //
 // # A replica that starts
 //
@@ -62,27 +72,17 @@ type guard struct {
 	ready    policy.Peak
 	services policy.Peak
 
-	writer     *guardedWriter                    // the newest: what others write has no effect, and does not count
-	confirming bool                              // a withdrawal is
-	had        amount                            // before it
-	recent     map[federation.Service]recentView // only with a hold
-	pruned     time.Time                         // recent was
+	writer     *guardedWriter // the newest: what others write has no effect, and does not count
+	confirming bool           // a withdrawal is
+	had        amount         // before it
+	letGo      LetGo          // as last seen
 }
 
 // amount is how much a cluster has.
 type amount struct{ ready, services int }
 
-// recentView is what a Service had before it lost some of it.
-type recentView struct {
-	view *federation.View
-	at   time.Time
-}
-
 func newGuard(log logr.Logger, store *federation.Store, name string, changed func()) *guard {
-	return &guard{
-		log: log, store: store, cluster: federation.Cluster(name), changed: changed,
-		recent: map[federation.Service]recentView{},
-	}
+	return &guard{log: log, store: store, cluster: federation.Cluster(name), changed: changed}
 }
 
 // A guardedWriter is a ClusterWriter that asks the guard first. One goroutine uses it.
@@ -133,29 +133,27 @@ func (w *guardedWriter) holdLoss(svc federation.Service, next *federation.View) 
 	if g.writer != w || !w.synced && g.asked.Hold == 0 {
 		return // it is fenced, or MarkSynced counts
 	}
-	old := w.View(svc)
-	change := changeOf(old, next)
+	change, now := changeOf(w.View(svc), next), time.Now()
 	switch {
 	case !w.synced: // MarkSynced goes on
 		if change.ready < 0 {
-			w.Hold(svc)
+			w.Hold(svc, now)
 		}
 		return
 	case change == (amount{}):
 		return
 	}
-	now := time.Now()
 	g.setAmount(amount{g.has.ready + change.ready, g.has.services + change.services}, now)
 	if change.ready >= 0 && change.services >= 0 {
 		return
 	}
-	g.remember(svc, old, now)
 	switch {
 	case g.confirming || w.beginHold(now):
-		w.Hold(svc)
-	case change.services < 0 && g.asked.Hold > 0:
-		w.Keep(svc, now.Add(policy.Window))
-		g.changed()
+		w.Hold(svc, now)
+	case g.asked.Hold > 0:
+		if w.Remember(svc, now.Add(policy.Window), change.services < 0) {
+			g.changed() // it is to be forgotten
+		}
 	}
 }
 
@@ -170,12 +168,10 @@ func (w *guardedWriter) beginHold(now time.Time) (isMass bool) {
 	g.log.Info("The cluster withdraws most of what it had: it is held until a new list confirms that",
 		"endpoints", had.ready-g.has.ready, "of", had.ready, "services", had.services-g.has.services,
 		"ofServices", had.services)
-	g.forgetOlder(now)
-	for svc, r := range g.recent {
-		w.HoldBefore(svc, r.view)
-	}
-	clear(g.recent)
+	g.store.EndHolds(g.cluster, now) // what was lost longer ago
+	w.HoldRemembered(now)
 	w.confirm(w)
+	g.changed()
 	return true
 }
 
@@ -188,7 +184,7 @@ func (w *guardedWriter) MarkSynced() {
 	}
 	if g.asked.Hold > 0 {
 		for _, svc := range w.Unwritten() {
-			w.Hold(svc)
+			w.Hold(svc, time.Now())
 		}
 	}
 	w.synced = true
@@ -220,25 +216,6 @@ func (g *guard) setAmount(has amount, now time.Time) {
 func (g *guard) isMass(had amount) bool {
 	return g.asked.Withdraws(had.ready, g.has.ready, policy.FreeEndpoints) ||
 		g.asked.Withdraws(had.services, g.has.services, policy.FreeServices)
-}
-
-// remember keeps what a Service had before it loses some of it.
-func (g *guard) remember(svc federation.Service, old *federation.View, now time.Time) {
-	if g.asked.Hold == 0 || old == nil {
-		return
-	}
-	if now.Sub(g.pruned) > policy.Window/6 {
-		g.forgetOlder(now)
-	}
-	if _, found := g.recent[svc]; !found {
-		g.recent[svc] = recentView{old, now}
-	}
-}
-
-// forgetOlder forgets what was lost before the last minute.
-func (g *guard) forgetOlder(now time.Time) {
-	g.pruned = now
-	maps.DeleteFunc(g.recent, func(_ federation.Service, r recentView) bool { return now.Sub(r.at) > policy.Window })
 }
 
 // decide confirms what is held or ends it, after everything was listed.
@@ -279,12 +256,27 @@ func (g *guard) ask(asked policy.WithdrawalGuard, released string) {
 	if g.asked.Hold > 0 && asked.Hold == 0 || again {
 		g.store.EndHolds(g.cluster, time.Time{})
 	}
-	if g.asked = asked; asked.Hold == 0 {
-		clear(g.recent)
-	}
-	if again {
+	if g.asked = asked; again {
 		g.released = released
 	}
+}
+
+// noteLetGo returns what is to be reported about endpoints of which so many were held so far, and are not because there
+// is no room in a budget.
+func (g *guard) noteLetGo(endpoints int, budget string, now time.Time) LetGo {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if endpoints > g.letGo.Endpoints {
+		if now.Sub(g.letGo.At) > letGoReported {
+			g.log.Info("What the cluster has and what is held of it exceeds its budget: what was held first is let go",
+				"endpoints", endpoints-g.letGo.Endpoints, "budget", budget)
+		}
+		g.letGo = LetGo{endpoints, now, budget}
+	}
+	if now.Sub(g.letGo.At) >= letGoReported {
+		return LetGo{}
+	}
+	return g.letGo
 }
 
 // restores reports whether what was held when a Link had been released is still to be held. If the Link was not read
@@ -333,14 +325,16 @@ func readyIn(s *federation.Slice) (n int) {
 	return n
 }
 
-// confirmWithdrawal lists every required kind of an engagement anew, publishes what follows, and has the guard
-// decide.
+// confirmWithdrawal lists the kinds anew that say what was withdrawn, publishes what follows, and has the guard decide.
+// The others may be stuck.
 func (e *engagement) confirmWithdrawal(w *guardedWriter) {
-	for _, k := range e.required {
-		k.Relist()
+	for _, k := range e.kinds {
+		if k.Publishes {
+			k.Relist()
+		}
 	}
-	for _, k := range e.required {
-		if k.WaitRelisted(e.ctx) != nil {
+	for _, k := range e.kinds {
+		if k.Publishes && k.WaitRelisted(e.ctx) != nil {
 			return
 		}
 	}

@@ -64,7 +64,7 @@ var (
 	descLease = clusterDesc("fingerpost_lease_holder",
 		"1 for each Lease that this replica holds in a cluster.", "lease")
 	descOverBudget = clusterDesc("fingerpost_cluster_over_budget",
-		"1 if the cluster publishes more than its budget: new objects are refused.")
+		"1 if the cluster publishes more than its budget: new objects are refused, or less is held of what it withdraws.")
 	descLeftTo = clusterDesc("fingerpost_cluster_left_to_another_installation",
 		"1 if the slices in the local cluster that have endpoints of this one are written by another installation, "+
 			"whose Lease is older.")
@@ -73,6 +73,9 @@ var (
 	descWithdrawn = clusterDesc("fingerpost_withdrawals_held",
 		"Endpoints that the cluster has withdrawn with most of what it had, and that are held for Services which have "+
 			"nothing else.")
+	descUnconfirmed = clusterDesc("fingerpost_withdrawals_unconfirmed",
+		"Endpoints that the cluster has withdrawn with most of what it had, and that are given because no list has "+
+			"confirmed that within some seconds.")
 	descCheckpoint = clusterDesc("fingerpost_cluster_checkpoint_timestamp_seconds",
 		"As of when the state of the cluster holds that was restored from -state-dir, in seconds since 1970; no "+
 			"series once the cluster was synced.")
@@ -203,13 +206,14 @@ func (c clusterSamples) sendTraffic(s Status) {
 		c.to <- prometheus.MustNewConstMetric(descLocalProblem, prometheus.GaugeValue, oneIf(s.Writing.Problem != ""))
 		return
 	}
-	c.gauge(descOverBudget, oneIf(s.OverBudget != ""))
+	c.gauge(descOverBudget, oneIf(s.BudgetProblem() != ""))
 	c.gauge(descDrain, float64(s.Traffic.Drain.Percent))
 	held := 0
 	if w := s.Traffic.Withdrawn; w != nil {
 		held = w.Endpoints
 	}
 	c.gauge(descWithdrawn, float64(held))
+	c.gauge(descUnconfirmed, float64(s.Traffic.Unconfirmed.Endpoints))
 }
 
 func (c clusterSamples) sendCredentials(s Status) {

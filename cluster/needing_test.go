@@ -89,7 +89,7 @@ func TestNeeding(t *testing.T) {
 				case "held":
 					held[ref] = true
 					w.Set(ref.Service, viewOf(true, 10, byte(i), 0, byte(j)))
-					w.Hold(ref.Service)
+					w.Hold(ref.Service, time.Now())
 					w.Delete(ref.Service)
 				}
 			}

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -62,6 +63,20 @@ func (s *Status) describe(spec Spec) {
 // restored, or did not answer and the other replicas were asked.
 func (s Status) Tried() bool {
 	return s.Synced || !s.Checkpoint.IsZero() || s.Contact != nil && !s.AskingPeers
+}
+
+// BudgetProblem returns what of the cluster its budget refuses, and what is not held of it for that; empty for nothing.
+func (s Status) BudgetProblem() string {
+	letGo := s.Traffic.LetGo
+	if letGo.Endpoints == 0 {
+		return s.OverBudget
+	}
+	text := fmt.Sprintf("the cluster has withdrawn most of what it had, and together with what it has now that exceeds "+
+		"%s: %d endpoints are not held any more, those that it withdrew first", letGo.Budget, letGo.Endpoints)
+	if s.OverBudget != "" {
+		text = s.OverBudget + "; " + text
+	}
+	return text
 }
 
 // WritingState reports whether this replica writes into a cluster.

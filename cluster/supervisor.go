@@ -134,15 +134,15 @@ func (s *supervisor) supervise(ctx context.Context) {
 	}
 }
 
-// limits returns what may be held of the cluster.
-func (s *supervisor) limits() api.Limits {
+// limits returns what may be held of the cluster, as it is wanted.
+func (s *supervisor) limits(wanted Spec) api.Limits {
 	given := func(l policy.Limit) *int {
 		if !l.Given {
 			return nil
 		}
 		return &l.N
 	}
-	asked := s.wanted.Traffic
+	asked := wanted.Traffic
 	return s.registry.options.Budget.With(given(asked.MaxServices), given(asked.MaxEndpoints))
 }
 
@@ -152,7 +152,7 @@ func (s *supervisor) useLimits() {
 	if live == nil || live.conn.Budget == nil {
 		return
 	}
-	if live.conn.Budget.SetLimits(s.limits()) {
+	if live.conn.Budget.SetLimits(s.limits(s.wanted)) {
 		live.relistRefused()
 	}
 }
@@ -302,7 +302,7 @@ func (s *supervisor) try(
 		return nil, err
 	}
 	if !s.wanted.Local {
-		conn.Budget = api.NewBudget(s.limits())
+		conn.Budget = api.NewBudget(s.limits(s.wanted))
 	}
 	began := time.Now()
 	if err := probe(ctx, conn, patience); err != nil {

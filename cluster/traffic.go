@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/fingerpost/fingerpost/cluster/api"
 	"github.com/fingerpost/fingerpost/federation"
 	"github.com/fingerpost/fingerpost/federation/policy"
 	"github.com/fingerpost/fingerpost/federation/watch"
@@ -26,7 +27,11 @@ import (
 const (
 	// neededInterval is how often it is counted who still needs a cluster that is drained, or what is held of it.
 	neededInterval = 5 * time.Second
-	maxNamed       = 3 // Services by name in a Status
+	// unconfirmedPatience is how long a list that confirms a withdrawal may take before that is reported.
+	unconfirmedPatience = 5 * time.Second
+	letGoReported       = 10 * time.Minute       // since there was last no room for what was held
+	trafficPace         = 100 * time.Millisecond // the shortest time from one pass over all clusters to the next
+	maxNamed            = 3                      // Services by name in a Status
 )
 
 // Traffic is what is in force for a linked cluster. The zero Traffic is that its traffic is not limited.
@@ -35,8 +40,10 @@ type Traffic struct {
 	Asked    policy.Link    `json:"-"` // what its Link asks for; what cannot be read is as it was before
 	Released string         `json:"-"` // as in the Spec
 
-	Drain     Drain      `json:"drain,omitzero"`
-	Withdrawn *Withdrawn `json:"withdrawn,omitempty"` // what is held of it; nil for nothing
+	Drain       Drain       `json:"drain,omitzero"`
+	Withdrawn   *Withdrawn  `json:"withdrawn,omitempty"`  // what is held of it; nil for nothing
+	Unconfirmed Unconfirmed `json:"unconfirmed,omitzero"` // what is held of it before it is known to be gone
+	LetGo       LetGo       `json:"letGo,omitzero"`       // what was held of it until there was no room
 
 	Region      string `json:"region,omitempty"`      // that it is in; empty if it is not known
 	NoRegion    string `json:"noRegion,omitempty"`    // why its nodes do not give its region; empty if its Link has one
@@ -60,12 +67,29 @@ type Withdrawn struct {
 	Until     time.Time `json:"until"`
 }
 
+// Unconfirmed is what a cluster has withdrawn, and is given until a list confirms that. The zero value is nothing, or
+// not for long enough to be reported.
+type Unconfirmed struct {
+	Endpoints int       `json:"endpoints"`
+	Since     time.Time `json:"since"`
+}
+
+// LetGo is what was held of a cluster within the last minutes, and is not because it exceeds the cluster's budget,
+// together with what the cluster has. The zero value is nothing.
+type LetGo struct {
+	Endpoints int       `json:"endpoints"` // as long as the cluster is linked
+	At        time.Time `json:"at"`        // the last of them
+	Budget    string    `json:"budget"`    // for people
+}
+
 func (t Traffic) equal(o Traffic) bool {
 	a, b := t.Drain, o.Drain
 	return t.Policy == o.Policy && t.Asked == o.Asked && t.Released == o.Released &&
 		t.Region == o.Region && t.NoRegion == o.NoRegion && t.NoSelfDrain == o.NoSelfDrain &&
 		a.Percent == b.Percent && a.By == b.By && a.Next.Equal(b.Next) && a.Needed == b.Needed &&
-		slices.Equal(a.NeededBy, b.NeededBy) && t.Withdrawn.equal(o.Withdrawn)
+		slices.Equal(a.NeededBy, b.NeededBy) && t.Withdrawn.equal(o.Withdrawn) &&
+		t.Unconfirmed.Endpoints == o.Unconfirmed.Endpoints && t.Unconfirmed.Since.Equal(o.Unconfirmed.Since) &&
+		t.LetGo.Endpoints == o.LetGo.Endpoints && t.LetGo.At.Equal(o.LetGo.At) && t.LetGo.Budget == o.LetGo.Budget
 }
 
 func (w *Withdrawn) equal(o *Withdrawn) bool {
@@ -83,7 +107,7 @@ func (r *Registry) followTraffic(ctx context.Context) {
 	for {
 		next := r.updateAllTraffic(time.Now())
 		if timer.Stop(); !next.IsZero() {
-			timer.Reset(time.Until(next))
+			timer.Reset(max(time.Until(next), trafficPace))
 		}
 		select {
 		case <-timer.C:
@@ -145,6 +169,7 @@ func (r *Registry) enforceTraffic(s *supervisor, now time.Time) *trafficUpdate {
 	u := &trafficUpdate{supervisor: s, superseded: superseded, traffic: t, next: t.Drain.Next}
 	if s.guard != nil {
 		s.guard.ask(spec.Traffic.WithdrawalGuard, spec.Released)
+		r.addAccount(u, s.limits(spec), now)
 		u.next = earliest(u.next, r.store.EndHolds(name, now))
 		u.held = r.store.Holds(name)
 		maps.DeleteFunc(u.held, func(_ federation.Service, h federation.HoldStatus) bool {
@@ -155,6 +180,27 @@ func (r *Registry) enforceTraffic(s *supervisor, now time.Time) *trafficUpdate {
 		u.next = earliest(u.next, now.Add(neededInterval))
 	}
 	return u
+}
+
+// addAccount has what is held of a cluster keep to its limits, and adds what of that is to be reported.
+func (r *Registry) addAccount(u *trafficUpdate, limits api.Limits, now time.Time) {
+	name := federation.Cluster(u.supervisor.name)
+	r.store.SetLimit(name, federation.Size{
+		Services: limits.Services, Endpoints: limits.Endpoints, Bytes: limits.Bytes,
+	})
+	account := r.store.Account(name)
+	if pending := account.Unconfirmed; !pending.Since.IsZero() {
+		reported := pending.Since.Add(unconfirmedPatience)
+		if u.next = earliest(u.next, now.Add(neededInterval)); now.Before(reported) {
+			u.next = earliest(u.next, reported)
+		} else {
+			u.traffic.Unconfirmed = Unconfirmed{pending.Endpoints, pending.Since}
+		}
+	}
+	if letGo := u.supervisor.guard.noteLetGo(account.LetGo, limits.String(), now); letGo != (LetGo{}) {
+		u.traffic.LetGo = letGo
+		u.next = earliest(u.next, letGo.At.Add(letGoReported))
+	}
 }
 
 // publishTraffic publishes what is in force in the Status of a cluster. It needs order.

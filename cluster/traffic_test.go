@@ -2,6 +2,7 @@ package cluster_test
 
 import (
 	"fmt"
+	"net/http"
 	"strings"
 	"testing"
 	"time"
@@ -663,5 +664,143 @@ func TestBudgetChanges(t *testing.T) {
 		w.apply(spec)
 		w.wait(10 * time.Second)
 		wants(100, false)
+	})
+}
+
+// What is withdrawn is confirmed by the kinds that say it: one that is stuck, and only says more about endpoints,
+// keeps nothing. The cluster is out of contact while it is.
+func TestConfirmedBesideStuckKind(t *testing.T) {
+	inTraffic(t, 100, policy.Link{}, func(tr *traffic) {
+		tr.east.Fail("pods", 500, 0)
+		tr.east.Delete("EndpointSlice", "ns", "web-2")
+		tr.wait(time.Second)
+		tr.wants("mirror", 4)
+		if pending := tr.status().Traffic.Unconfirmed; pending.Endpoints != 0 {
+			t.Errorf("%d endpoints are not confirmed", pending.Endpoints)
+		}
+	})
+}
+
+// While no list confirms a withdrawal that is reported, and what is held is fixed: what comes and goes meanwhile is not
+// added to it.
+func TestUnconfirmedIsReported(t *testing.T) {
+	inTraffic(t, 100, policy.Link{}, func(tr *traffic) {
+		tr.east.Fail("services", 500, 0)
+		tr.east.Delete("EndpointSlice", "ns", "web-2")
+		tr.wait(3 * time.Second)
+		wants := func(n int) {
+			t.Helper()
+			if pending := tr.status().Traffic.Unconfirmed; pending.Endpoints != n {
+				t.Errorf("%d endpoints are reported as not confirmed, want %d", pending.Endpoints, n)
+			}
+			if got := metricOf(tr.world, "fingerpost_withdrawals_unconfirmed"); got != float64(n) {
+				t.Errorf("the metric has %v, want %d", got, n)
+			}
+		}
+		wants(0) // a list may take some seconds
+		tr.wait(5 * time.Second)
+		wants(96)
+		for i := range 20 {
+			tr.east.ApplyYAML(sliceOf("web-3", "10.3", 10*i, 10*i+5))
+			tr.wait(time.Second)
+		}
+		wants(96)
+		tr.wants("mirror", 4+96+6)
+		tr.east.Fail("services", 0, 0)
+		tr.wait(20 * time.Second)
+		wants(0)
+		tr.wants("mirror", 4+6)
+	})
+}
+
+// metricOf returns the value of a gauge of east.
+func metricOf(w *world, name string) float64 {
+	families, err := w.metrics().Gather()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			if f.GetName() == name && m.GetLabel()[0].GetValue() == "east" {
+				return m.GetGauge().GetValue()
+			}
+		}
+	}
+	w.t.Errorf("there is no %s of east", name)
+	return 0
+}
+
+// What is written and what is held never exceed the budget together, and what is let go is reported. The guard
+// remembers nothing beyond it either.
+func TestHeldWithinBudget(t *testing.T) {
+	within := func(o *cluster.Options) { o.Budget = api.Limits{Endpoints: 150, Services: 10} }
+	for name, asked := range map[string]policy.Link{"not confirmed": {}, "confirmed": guarded} {
+		t.Run(name, func(t *testing.T) {
+			inWorldWith(t, within, func(w *world) {
+				east := w.network.Server("east")
+				east.ApplyYAML(service, sliceOf("web-1", "10.2", 1, 4), sliceOf("web-2", "10.2", 5, 100))
+				spec := cluster.Spec{
+					Name: "east", Access: []cluster.Access{w.access("east", east.Token())}, Traffic: asked,
+				}
+				w.apply(spec)
+				w.wait(10 * time.Second)
+				if asked.WithdrawalGuard.Hold == 0 {
+					east.Fail("services", 500, 0)
+				}
+				east.Delete("EndpointSlice", "ns", "web-2")
+				w.wait(10 * time.Second)
+				wants := func(held int, over bool) {
+					t.Helper()
+					a := w.store.Account("east")
+					if a.Held.Endpoints != held || a.Written.Endpoints+a.Held.Endpoints > 150 {
+						t.Errorf("%+v, want %d held", a, held)
+					}
+					if problem := w.status().BudgetProblem(); (problem != "") != over {
+						t.Errorf("budget: %q", problem)
+					}
+				}
+				wants(96, false)
+				east.ApplyYAML(sliceOf("web-3", "10.3", 1, 50))
+				w.wait(6 * time.Second)
+				wants(96, false)
+				east.ApplyYAML(sliceOf("web-3", "10.3", 1, 60))
+				w.wait(6 * time.Second)
+				wants(0, true)
+				if got := metricOf(w, "fingerpost_cluster_over_budget"); got != 1 {
+					t.Errorf("the metric has %v", got)
+				}
+				w.wait(11 * time.Minute)
+				wants(0, false)
+			})
+		})
+	}
+}
+
+// oneByte answers with success, and then with nothing.
+func oneByte(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("Content-Type", "application/json")
+	_, _ = w.Write([]byte("{"))
+	_ = http.NewResponseController(w).Flush()
+	<-r.Context().Done()
+}
+
+// A kind whose list does not come to its end is out of contact after the time that a watch may be silent, and in contact
+// once it has listed.
+func TestUnfinishedList(t *testing.T) {
+	inTraffic(t, 100, policy.Link{}, func(tr *traffic) {
+		tr.east.Answer("services", oneByte)
+		tr.east.Delete("EndpointSlice", "ns", "web-2")
+		tr.wait(2 * time.Minute)
+		tr.wantsState(federation.Live)
+		tr.wants("mirror", 100)
+		tr.wait(time.Minute)
+		tr.wantsState(federation.Suspect)
+		tr.wait(5 * time.Minute)
+		tr.wantsState(federation.Stale)
+		tr.wants("mirror", 100)
+		tr.east.Answer("services", nil)
+		tr.wait(3 * time.Minute)
+		tr.wantsState(federation.Live)
+		tr.wants("mirror", 4)
 	})
 }

@@ -86,7 +86,7 @@ func BenchmarkWake(b *testing.B) {
 				waiting.Add(streams)
 				store.mu.Lock()
 				start := time.Now()
-				k.replace(plain, views[i%2])
+				k.replace(plain, views[i%2], Size{}, heldLater{})
 				superseded := store.publish()
 				locked += time.Since(start)
 				store.mu.Unlock()

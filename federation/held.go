@@ -1,112 +1,214 @@
 package federation
 
 import (
+	"container/list"
 	"net/netip"
 	"slices"
+	"strings"
 	"time"
+
+	"github.com/fingerpost/fingerpost/federation/policy"
 )
 
 // Endpoints that a cluster has withdrawn, and that readers get nevertheless.
 //
 // A cluster that withdraws most of its endpoints within a moment does so more often by mistake than on purpose. The
-// owner of its writer decides which withdrawals are held; this file only keeps the decision. Hold keeps the endpoints
-// that a Service has now in Snapshots, whatever is written after it:
+// owner of its writer decides which withdrawals are held; this file only keeps the decision. What a hold has is fixed
+// when it begins: the endpoints that the Service has then. It goes through three stages:
 //
-//   - A hold begins unconfirmed: every Snapshot that names the Service has the endpoints that are held.
+//   - Remember, before something is withdrawn, keeps what the Service has until some time, and no reader gets it. A
+//     Service that is deleted stays for readers meanwhile, without endpoints: what they remove when a Service is
+//     deleted would not come back.
+//   - Hold, and HoldRemembered for all that is remembered, begins a hold that is not confirmed: every Snapshot that
+//     names the Service has the endpoints. It ends after [policy.MaxTime] at the latest.
 //   - ConfirmHolds is called once it is known that the cluster no longer has the endpoints. From then on, and until
 //     some time, a Snapshot has them only while no other of its members has a ready endpoint: a federated Service
 //     that has others loses them at once. With the zero time no Snapshot has them any more.
-//   - Keep is called before a Service is deleted, and keeps it without endpoints until some time. If the deletion
-//     turns out to be part of a mass withdrawal, the Service is still there: what readers remove when a Service is
-//     deleted would not come back.
-//   - EndHolds ends the holds whose time has come. A hold also ends when the Service has as many ready endpoints
-//     again, and when its cluster is removed.
+//
+// EndHolds ends those whose time has come. A hold also ends when the Service has as many ready endpoints again, and
+// when its cluster is removed.
 //
 // What is held is added to what was written: an endpoint that is ready now stays as it is written, and so does one
 // that is new. Views are what the cluster has written; holds are saved beside them (Published), so that a replica
 // that starts takes them over.
 //
-// Without a hold this costs a comparison of a number with zero.
+// One account a cluster (account.go) has both: what is written and what is held, remembered or restored, together never
+// exceed the limit of the cluster. Past it the holds end that began first. So a cluster of 200 endpoints at most, which
+// has withdrawn 150 of a and then publishes 100 of b, has none of a held: that hold would make 250. With 20 of b it
+// has: 50 of a and b written, 100 of a held, and 20 of b.
+//
+// Without a hold this costs a comparison of a number with zero. With one, a Set of its Service compares the View with
+// what is held, before it takes the lock.
+
+// A holdStage is how far it is decided what becomes of a withdrawal.
+type holdStage uint8
+
+const (
+	remembered holdStage = iota
+	unconfirmed
+	confirmed
+)
 
 // hold is what is held of one Service. It is immutable.
 type hold struct {
-	before *View     // with the endpoints that are held
-	until  time.Time // zero: it is not confirmed
-	view   *View     // that readers are given: what was written, and what of before it lacks
-	lacks  int       // ready endpoints of before
+	service Service
+	stage   holdStage
+	before  *View     // with the endpoints that are held: fixed when it begins
+	since   time.Time // when it began to be unconfirmed; zero before
+	until   time.Time // when it ends at the latest
+
+	// What it comes to beside the View that was written.
+	view  *View // that readers are given, with what of before was not written; nil: they are given what was
+	lacks int   // ready endpoints of before that they get by that
+	size  Size  // of all that is not a part of what was written
 }
 
 // A HoldStatus is what is held of one Service.
 type HoldStatus struct {
 	Endpoints int
 	Until     time.Time // zero: it is not confirmed that they are gone
+	Since     time.Time // when that began
 }
 
-// Hold keeps the endpoints that a Service has now in Snapshots. It is called before the Set or Delete that withdraws
-// them. A hold that is confirmed stays as it is.
-func (k *ClusterWriter) Hold(svc Service) {
-	k.do(func(c *cluster) {
-		before := k.View(svc)
-		if h := c.held[svc]; h != nil {
-			if !h.until.IsZero() {
-				return
-			}
-			before = h.view
-		}
-		if before == nil {
+// holds are those of one cluster, guarded by Store.mu.
+type holds struct {
+	byService  map[Service]*list.Element
+	order      list.List // of *hold, those that began first are first
+	size       Size
+	remembered int
+	given      int // those that readers have something of
+	letGo      int // endpoints that were held and are not because there was no room, so far
+}
+
+func (a *holds) get(svc Service) *hold {
+	if at := a.byService[svc]; at != nil {
+		return at.Value.(*hold)
+	}
+	return nil
+}
+
+// all yields the holds, those that began first are first. The one that is yielded may be replaced.
+func (a *holds) all(yield func(*hold) bool) {
+	for at := a.order.Front(); at != nil; {
+		h := at.Value.(*hold)
+		if at = at.Next(); !yield(h) {
 			return
 		}
-		k.changeHold(svc, &hold{before: before, view: before})
+	}
+}
+
+// set sets what is held of a Service; nil for nothing.
+func (a *holds) set(svc Service, h *hold) {
+	at := a.byService[svc]
+	a.count(a.get(svc), -1)
+	a.count(h, 1)
+	switch {
+	case h == nil && at != nil:
+		a.order.Remove(at)
+		delete(a.byService, svc)
+	case h == nil:
+	case at != nil:
+		at.Value = h
+	default:
+		if a.byService == nil {
+			a.byService = map[Service]*list.Element{}
+		}
+		a.byService[svc] = a.order.PushBack(h)
+	}
+}
+
+func (a *holds) count(h *hold, sign int) {
+	if h == nil {
+		return
+	}
+	a.size = a.size.plus(h.size, sign)
+	if h.stage == remembered {
+		a.remembered += sign
+	}
+	if h.view != nil {
+		a.given += sign
+	}
+}
+
+// Remember keeps what a Service has now until some time, in case that what is written next turns out to be a part of
+// a mass withdrawal. It is called before that. What is held, or remembered, of the Service stays as it is, but for one
+// that is about to be deleted, which stays remembered until then. It returns whether it is the first of the cluster.
+func (k *ClusterWriter) Remember(svc Service, until time.Time, deleted bool) (first bool) {
+	k.do(func(c *cluster) {
+		first = c.holds.remembered == 0
+		h, before := c.holds.get(svc), k.View(svc)
+		switch {
+		case h == nil && before != nil:
+			k.changeHold(svc, (&hold{service: svc, before: before, until: until}).beside(before))
+		case h != nil && h.stage == remembered && deleted:
+			next := *h
+			next.until = until
+			k.changeHold(svc, &next)
+		}
+	})
+	return first
+}
+
+// Hold keeps the endpoints that a Service has now, and what is remembered of it, in Snapshots. It is called before the
+// Set or Delete that withdraws them. What is held already stays as it is.
+func (k *ClusterWriter) Hold(svc Service, now time.Time) {
+	k.do(func(c *cluster) {
+		h, before := c.holds.get(svc), k.View(svc)
+		if h == nil && before != nil {
+			h = &hold{service: svc, before: before}
+		}
+		if h != nil {
+			k.changeHold(svc, h.begin(before, now))
+		}
 	})
 }
 
-// HoldBefore is Hold for the endpoints that a Service had some time ago.
-func (k *ClusterWriter) HoldBefore(svc Service, before *View) {
+// HoldRemembered is Hold for all Services of which something is remembered.
+func (k *ClusterWriter) HoldRemembered(now time.Time) {
 	k.do(func(c *cluster) {
-		h := c.held[svc]
-		if h == nil || h.lacks == 0 && !h.until.IsZero() {
-			h = &hold{before: before}
+		for h := range c.holds.all {
+			k.changeHold(h.service, h.begin(k.View(h.service), now))
 		}
-		k.changeHold(svc, h.over(k.View(svc)))
 	})
 }
 
-// Keep keeps a Service, without endpoints, until some time. It is called before the Delete.
-func (k *ClusterWriter) Keep(svc Service, until time.Time) {
-	k.do(func(c *cluster) {
-		if v := k.View(svc); v != nil && c.held[svc] == nil {
-			empty := *v
-			empty.Slices = nil
-			k.store.setHold(c, svc, &hold{before: &empty, until: until, view: v})
-		}
-	})
+// begin returns the hold when it is not confirmed from now on, while v is written, nil for a Service that was deleted.
+// What v has is held as well.
+func (h *hold) begin(v *View, now time.Time) *hold {
+	if h.stage != remembered {
+		return h
+	}
+	before, _ := v.withHeld(h.before)
+	next := &hold{
+		service: h.service, stage: unconfirmed, before: before, since: now, until: now.Add(policy.MaxTime),
+	}
+	return next.beside(v)
 }
 
 // ConfirmHolds confirms those holds of c that are not confirmed yet, and returns how many there were, one a Service.
 // Until some time Snapshots in which nothing else is ready still have what is held; with the zero time it ends now.
-func (s *Store) ConfirmHolds(c Cluster, until time.Time) (confirmed int) {
+func (s *Store) ConfirmHolds(c Cluster, until time.Time) (n int) {
 	s.reviseHolds(c, func(h *hold) *hold {
-		if !h.until.IsZero() {
+		if h.stage != unconfirmed {
 			return h
 		}
-		confirmed++
+		n++
 		if until.IsZero() {
 			return nil
 		}
 		next := *h
-		next.until = until
+		next.stage, next.until = confirmed, until
 		return &next
 	})
-	return confirmed
+	return n
 }
 
-// EndHolds ends those confirmed holds of c whose time is not after now, or all of them if now is the zero time. It
-// returns when the next one is due; the zero time if there is none.
+// EndHolds ends those holds of c whose time is not after now; if now is the zero time, all but those that are not
+// confirmed. It returns when the next one is due; the zero time if there is none.
 func (s *Store) EndHolds(c Cluster, now time.Time) (next time.Time) {
 	s.reviseHolds(c, func(h *hold) *hold {
 		switch {
-		case h.until.IsZero():
-		case now.IsZero() || !now.Before(h.until):
+		case now.IsZero() && h.stage != unconfirmed, !now.IsZero() && !now.Before(h.until):
 			return nil
 		case next.IsZero() || h.until.Before(next):
 			next = h.until
@@ -124,30 +226,61 @@ func (s *Store) reviseHolds(c Cluster, revise func(*hold) *hold) {
 	if k == nil {
 		return
 	}
-	for svc, h := range k.held {
+	for h := range k.holds.all {
 		if next := revise(h); next != h {
-			s.setHold(k, svc, next)
-			s.refreshMembers(c, svc)
+			s.setHold(k, h.service, next)
+			s.refreshMembers(c, h.service)
 		}
 	}
 }
 
-// Holds returns the holds of c, by Service; nil if there are none.
-func (s *Store) Holds(c Cluster) map[Service]HoldStatus {
-	return holdsOf(s, s.cluster(c), func(h *hold) HoldStatus { return HoldStatus{h.lacks, h.until} })
+// Holds returns the holds of c that readers have something of, by Service; nil if there are none.
+func (s *Store) Holds(c Cluster) (all map[Service]HoldStatus) {
+	s.eachHold(c, func(h *hold) {
+		if h.view == nil {
+			return
+		}
+		if all == nil {
+			all = map[Service]HoldStatus{}
+		}
+		status := HoldStatus{Endpoints: h.lacks, Since: h.since}
+		if h.stage != unconfirmed {
+			status.Until = h.until
+		}
+		all[h.service] = status
+	})
+	return all
 }
 
-// holdsOf maps each hold of a cluster, which may be nil; nil if there are none. The caller does not hold Store.mu.
-func holdsOf[T any](s *Store, k *cluster, of func(*hold) T) map[Service]T {
+// eachHold calls f with each hold of c, those that began first are first.
+func (s *Store) eachHold(c Cluster, f func(*hold)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if k == nil || len(k.held) == 0 {
-		return nil
+	if k := s.cluster(c); k != nil {
+		for h := range k.holds.all {
+			f(h)
+		}
 	}
-	all := make(map[Service]T, len(k.held))
-	for svc, h := range k.held {
-		all[svc] = of(h)
-	}
+}
+
+// publishedHolds returns the holds of c that are saved, by Service; nil if there are none. What is remembered is not, but for
+// Services that were deleted.
+func (s *Store) publishedHolds(c Cluster) (all map[Service]PublishedHold) {
+	s.eachHold(c, func(h *hold) {
+		out := PublishedHold{Before: h.before, Until: h.until}
+		switch {
+		case h.view == nil:
+			return
+		case h.stage == unconfirmed:
+			out.Until, out.Since = time.Time{}, h.since
+		case h.stage == remembered:
+			out.Before = h.view
+		}
+		if all == nil {
+			all = map[Service]PublishedHold{}
+		}
+		all[h.service] = out
+	})
 	return all
 }
 
@@ -159,18 +292,28 @@ func (s *Store) Gives(ref Ref) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	k := s.cluster(ref.Cluster)
-	return k != nil && k.held[ref.Service] != nil
+	return k != nil && k.holds.get(ref.Service) != nil
 }
 
 // restoreHolds replaces all holds. It is called before what was written is restored, so that no reader is given less.
+// Until MarkSynced they may exceed the limit: what they share with what is written is not known before.
 func (k *ClusterWriter) restoreHolds(all map[Service]PublishedHold) {
 	k.do(func(c *cluster) {
-		for svc := range c.held {
-			k.changeHold(svc, nil)
+		k.restoring = true
+		for h := range c.holds.all {
+			k.changeHold(h.service, nil)
 		}
-		for svc, h := range all {
-			restored := hold{before: h.Before, until: h.Until}
-			k.changeHold(svc, restored.over(k.View(svc)))
+		var restored []*hold
+		for svc, p := range all {
+			h := &hold{service: svc, stage: confirmed, before: p.Before, since: p.Since, until: p.Until}
+			if p.Until.IsZero() {
+				h.stage, h.until = unconfirmed, p.Since.Add(policy.MaxTime)
+			}
+			restored = append(restored, h)
+		}
+		slices.SortFunc(restored, func(a, b *hold) int { return a.until.Compare(b.until) })
+		for _, h := range restored {
+			k.changeHold(h.service, h.over(k.View(h.service)))
 		}
 	})
 }
@@ -183,27 +326,70 @@ func (k *ClusterWriter) changeHold(svc Service, h *hold) {
 
 // setHold sets what is held of a Service; nil for nothing. It needs s.mu.
 func (s *Store) setHold(k *cluster, svc Service, h *hold) {
-	s.holds -= len(k.held)
-	if k.held[svc] = h; h == nil {
-		delete(k.held, svc)
-	}
-	s.holds += len(k.held)
+	given, n := k.holds.given, k.holds.order.Len()
+	k.holds.set(svc, h)
+	s.holds += k.holds.given - given
+	s.kept.Add(int64(k.holds.order.Len() - n))
 }
 
 // over returns what is held when v was written, nil for a Service that was deleted; nil if the hold ends by that.
 func (h *hold) over(v *View) *hold {
-	next := hold{before: h.before, until: h.until}
-	next.view, next.lacks = v.withHeld(h.before)
+	next := h.beside(v)
 	if v != nil && (next.lacks == 0 || v.readyCount() >= h.before.readyCount()) {
 		return nil
+	}
+	return next
+}
+
+// beside returns the hold with what it comes to beside v.
+func (h *hold) beside(v *View) *hold {
+	next := *h
+	next.view, next.lacks = v.withHeld(h.before)
+	next.size = h.before.sizeBeside(v)
+	if h.stage == remembered { // readers get what was written, or an empty Service
+		if next.view = nil; v == nil {
+			next.view, next.lacks = new(*h.before), 0
+			next.view.Slices = nil
+		}
 	}
 	return &next
 }
 
+// heldLater is what becomes of a hold when a View is written, computed before that: it takes time in proportion to the
+// View.
+type heldLater struct {
+	of, next *hold
+}
+
+// holdLater returns what becomes of what is held of a Service when v is written.
+func (k *ClusterWriter) holdLater(svc Service, v *View) (later heldLater) {
+	if k.cluster == nil || k.store.kept.Load() == 0 {
+		return heldLater{}
+	}
+	k.store.mu.Lock()
+	h := k.cluster.holds.get(svc)
+	k.store.mu.Unlock()
+	if h == nil {
+		return heldLater{}
+	}
+	return heldLater{h, h.over(v)}
+}
+
+// writeHeld keeps what is held of a Service true when v is written. It needs Store.mu.
+func (k *ClusterWriter) writeHeld(svc Service, v *View, later heldLater) {
+	switch h := k.cluster.holds.get(svc); {
+	case h == nil:
+	case h == later.of:
+		k.store.setHold(k.cluster, svc, later.next)
+	default: // it was confirmed meanwhile
+		k.store.setHold(k.cluster, svc, h.over(v))
+	}
+}
+
 // holdFor returns the hold whose view a member of home has instead of what its cluster has written; nil for none.
 func (c *cluster) holdFor(s *Store, home Ref, term MemberRef) *hold {
-	h := c.held[term.Service]
-	if h == nil || !h.until.IsZero() && s.hasOthers(home, term) {
+	h := c.holds.get(term.Service)
+	if h == nil || h.view == nil || h.stage != unconfirmed && s.hasOthers(home, term) {
 		return nil
 	}
 	return h
@@ -264,38 +450,88 @@ func (v *View) withHeld(before *View) (with *View, missing int) {
 	if v == nil {
 		return before, before.readyCount()
 	}
-	ready := v.readyAddresses()
-	held, inSlice := map[netip.Addr]bool{}, map[*Slice][]*Endpoint{}
-	for _, s := range before.Slices {
-		for _, e := range s.Endpoints {
-			if e.Ready && !ready[e.Addr] {
-				held[e.Addr] = true
-				inSlice[s] = append(inSlice[s], e)
-				missing++
-			}
-		}
-	}
-	if missing == 0 {
+	lost := v.lost(before)
+	if len(lost) == 0 {
 		return v, 0
 	}
-	n, taken := *v, map[string]bool{}
-	n.Slices = nil
+
+	n := *v
+	n.Slices = make([]*Slice, 0, len(v.Slices)+1)
+	taken := map[string]*Slice{}
 	for _, s := range v.Slices {
-		n.Slices = append(n.Slices, s.without(held))
-		taken[s.Name] = true
+		n.Slices = append(n.Slices, s.without(lost))
+		taken[s.Name] = nil
 	}
 	for _, s := range before.Slices {
-		if lost := inSlice[s]; lost != nil {
-			name := s.Name
-			for taken[name] {
-				name += "/held" // no EndpointSlice has such a name
+		var endpoints []*Endpoint
+		for _, e := range s.Endpoints {
+			if e.Ready && lost[e.Addr] {
+				endpoints = append(endpoints, e)
 			}
-			taken[name] = true
-			n.Slices = append(n.Slices, &Slice{Name: name, Ports: s.Ports, Endpoints: lost})
+		}
+		if missing += len(endpoints); len(endpoints) > 0 {
+			n.addHeld(s, endpoints, taken)
 		}
 	}
 	slices.SortFunc(n.Slices, compareNames)
 	return &n, missing
+}
+
+// heldSuffix is what the names of Slices that hold endpoints end in: no EndpointSlice has such a name.
+const heldSuffix = "/held"
+
+// addHeld adds endpoints of s that are held, in a Slice that is named after s. taken has the names of all Slices.
+func (v *View) addHeld(s *Slice, endpoints []*Endpoint, taken map[string]*Slice) {
+	name := s.Name
+	for {
+		other, found := taken[name]
+		switch {
+		case !found:
+			taken[name] = &Slice{Name: name, Ports: s.Ports, Endpoints: endpoints}
+			v.Slices = append(v.Slices, taken[name])
+			return
+		case other != nil && slices.Equal(other.Ports, s.Ports):
+			other.Endpoints = append(other.Endpoints, endpoints...)
+			return
+		case !strings.HasSuffix(name, heldSuffix):
+			name += heldSuffix
+		default:
+			name += "/more"
+		}
+	}
+}
+
+// lost returns the addresses that are ready in before, and not in v. Slices that both have are not looked at, but for
+// whether they have one that has left another.
+func (v *View) lost(before *View) map[netip.Addr]bool {
+	lost := map[netip.Addr]bool{}
+	for _, s := range before.Slices {
+		if v.slice(s.Name) == s {
+			continue
+		}
+		for _, e := range s.Endpoints {
+			if e.Ready {
+				lost[e.Addr] = true
+			}
+		}
+	}
+	if len(lost) > 0 {
+		for e := range v.ready {
+			delete(lost, e.Addr)
+		}
+	}
+	return lost
+}
+
+// slice returns the Slice of a name; nil for none.
+func (v *View) slice(name string) *Slice {
+	at, found := slices.BinarySearchFunc(v.Slices, name, func(s *Slice, name string) int {
+		return strings.Compare(s.Name, name)
+	})
+	if !found {
+		return nil
+	}
+	return v.Slices[at]
 }
 
 // without returns the Slice without the endpoints of some addresses.

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"pgregory.net/rapid"
+
+	"github.com/fingerpost/fingerpost/federation/policy"
 )
 
 // A View with what is held has every endpoint that is ready in it or was, each once and with the ports that it has or
@@ -106,15 +108,15 @@ func TestHoldsEnd(t *testing.T) {
 	} {
 		s.AddCluster("east", Expectation{})
 		w := s.NewWriter("east")
-		w.Hold(web) // of nothing
+		w.Hold(web, until) // of nothing
 		w.Set(web, v)
 		w.MarkSynced()
-		w.Hold(web)
+		w.Hold(web, time.Unix(0, 0))
 		w.Delete(web)
 		if n := held(); n != 1 || s.Holds("east")[web].Endpoints != 1 || s.holds != 1 {
 			t.Fatalf("%s: %d endpoints are held, %v in all", name, n, s.Holds("east"))
 		}
-		if next := s.EndHolds("east", until); !next.IsZero() || s.ConfirmHolds("east", until) != 1 {
+		if next := s.EndHolds("east", until); !next.Equal(time.Unix(0, 0).Add(policy.MaxTime)) || s.ConfirmHolds("east", until) != 1 {
 			t.Fatalf("%s: what is not confirmed ends at %v", name, next)
 		}
 		if next := s.EndHolds("east", until.Add(-1)); !next.Equal(until) || s.ConfirmHolds("east", time.Time{}) != 0 {
@@ -124,9 +126,10 @@ func TestHoldsEnd(t *testing.T) {
 		if n := held(); n != 0 || s.Holds("east") != nil || s.holds != 0 {
 			t.Fatalf("%s: %d endpoints are held in the end, %d Services", name, n, s.holds)
 		}
-		w.Hold(web)
+		w.Hold(web, until)
 		s.RemoveCluster("east")
-		w.HoldBefore(web, v) // fenced
+		w.Remember(web, until, false) // fenced
+		w.HoldRemembered(until)
 		s.ConfirmHolds("east", until)
 		s.EndHolds("east", until)
 		if s.holds != 0 {
@@ -135,8 +138,9 @@ func TestHoldsEnd(t *testing.T) {
 	}
 }
 
-// A Service that is kept has no endpoints, and stays until its time, until it is back, or with what is held of it.
-func TestKeep(t *testing.T) {
+// A Service that is remembered when it is deleted stays without endpoints, until its time, until it is back, or with what
+// is held of it.
+func TestRemember(t *testing.T) {
 	s, web, until := NewStore(), Service{"ns", "web"}, time.Unix(1, 0)
 	endpoint := &Endpoint{Addr: netip.MustParseAddr("10.0.0.1"), Ready: true}
 	v := &View{Slices: []*Slice{{Name: "s", Endpoints: []*Endpoint{endpoint}}}}
@@ -153,11 +157,11 @@ func TestKeep(t *testing.T) {
 			t.Fatalf("given: %t, %+v", s.Gives(ref), m)
 		}
 	}
-	w.Keep(web, until) // of nothing
+	w.Remember(web, until, true) // nothing
 	wants(false, 0)
 	w.Set(web, v)
 	w.MarkSynced()
-	w.Keep(web, until)
+	w.Remember(web, until, true)
 	wants(true, 1)
 	w.Delete(web)
 	wants(true, 0)
@@ -165,16 +169,16 @@ func TestKeep(t *testing.T) {
 	wants(false, 0)
 
 	w.Set(web, v)
-	w.Keep(web, until)
+	w.Remember(web, until, true)
 	w.Delete(web)
 	w.Set(web, v)
-	if wants(true, 1); s.holds != 0 {
+	if wants(true, 1); s.holds != 0 || s.kept.Load() != 0 {
 		t.Fatal("it is kept though it is back")
 	}
 
-	w.Keep(web, until)
+	w.Remember(web, until, true)
 	w.Delete(web)
-	w.HoldBefore(web, v)
+	w.HoldRemembered(time.Unix(0, 0))
 	wants(true, 1)
 	s.EndHolds("east", until)
 	wants(true, 1) // it is not confirmed any more

@@ -26,6 +26,7 @@ type Published struct {
 type PublishedHold struct {
 	Before *View
 	Until  time.Time // zero: it is not confirmed
+	Since  time.Time // when it began, if it is not confirmed
 }
 
 // Published returns what a cluster has published. It never holds up a writer for longer than a moment: Views
@@ -38,7 +39,7 @@ func (s *Store) Published(c Cluster, before Published) (p Published, same bool) 
 	}
 	p = Published{
 		Views: k.views.Load(),
-		Holds: holdsOf(s, k, func(h *hold) PublishedHold { return PublishedHold{h.before, h.until} }),
+		Holds: s.publishedHolds(c),
 	}
 	if k.hasFacts {
 		p.facts = s.factChanges.Load()

@@ -37,7 +37,9 @@ type Store struct {
 	uses       map[Cluster]map[Service][]use // what is watched, by the members of its Snapshots
 	drafts     []*head                       // those with a draft
 	superseded []watch.Superseded            // whose waiters are to be woken
-	holds      int                           // of all clusters; see held.go
+	holds      int                           // of all clusters that readers have something of; see held.go
+
+	kept atomic.Int64 // holds of all clusters; stored under mu
 }
 
 // cluster is what is known of an expected cluster. Its pointers are written under Store.mu, and read by
@@ -53,7 +55,9 @@ type cluster struct {
 	listing     bool            // see Member
 	policy      *policy.Cluster // nil for none
 	writer      *ClusterWriter
-	held        map[Service]*hold // see held.go
+	holds       holds // see held.go
+	written     Size  // what the Views take, but for the local cluster; see account.go
+	limit       Size  // of that and of what is held
 }
 
 // head is a watched Service; all but the Values is guarded by Store.mu.
@@ -109,7 +113,7 @@ func (s *Store) AddCluster(c Cluster, e Expectation) {
 	k := s.cluster(c)
 	switch {
 	case k == nil:
-		k = &cluster{expectation: e, hasFacts: e.Local && !s.hasLocal(), held: map[Service]*hold{}}
+		k = &cluster{expectation: e, hasFacts: e.Local && !s.hasLocal()}
 		k.state.Store(Connecting)
 		s.link(c, k)
 	case k.expectation.TrustDomain == e.TrustDomain:
@@ -201,8 +205,10 @@ func (s *Store) RemoveCluster(c Cluster) {
 		return
 	}
 	s.link(c, nil)
-	s.holds -= len(k.held)
-	k.writer, k.held = nil, nil
+	for h := range k.holds.all {
+		s.setHold(k, h.service, nil)
+	}
+	k.writer = nil
 	if k.hasFacts {
 		s.expectFacts()
 		s.deleteUnwrittenFacts()
@@ -283,25 +289,39 @@ type ClusterWriter struct {
 	name    Cluster
 	cluster *cluster // nil: it was not added
 
-	written map[Service]bool // guarded by Store.mu; nil once synced
+	written   map[Service]bool // guarded by Store.mu; nil once synced
+	restoring bool             // what is held may exceed the limit until MarkSynced; guarded by Store.mu
 }
 
 // Set replaces the View of svc and returns what is stored: a View equal to v that
 // shares all equal parts with the one before.
 func (k *ClusterWriter) Set(svc Service, v *View) *View {
-	v = v.sharing(k.View(svc)) // outside the lock: no other goroutine sets svc
+	before := k.View(svc) // outside the lock, like all that takes long: no other goroutine sets svc
+	v = v.sharing(before)
+	change := k.changeOf(before, v)
+	later := k.holdLater(svc, v)
 	k.do(func(*cluster) {
 		if k.written != nil {
 			k.written[svc] = true
 		}
-		k.replace(svc, v)
+		k.replace(svc, v, change, later)
 	})
 	return v
 }
 
 // Delete removes the View of svc.
 func (k *ClusterWriter) Delete(svc Service) {
-	k.do(func(*cluster) { k.replace(svc, nil) })
+	change := k.changeOf(k.View(svc), nil)
+	k.do(func(*cluster) { k.replace(svc, nil, change, heldLater{}) })
+}
+
+// changeOf returns how much more a cluster has written by one View, nil for none, instead of another. Of the local one
+// that is not counted.
+func (k *ClusterWriter) changeOf(old, next *View) Size {
+	if k.cluster == nil || k.cluster.hasFacts || old == next {
+		return Size{}
+	}
+	return next.change(old)
 }
 
 // Unwritten returns what MarkSynced will remove.
@@ -320,8 +340,9 @@ func (k *ClusterWriter) MarkSynced() {
 		first := !c.synced
 		c.synced, c.listing = true, false
 		for _, svc := range k.unwritten() {
-			k.replace(svc, nil)
+			k.replace(svc, nil, k.changeOf(k.View(svc), nil), heldLater{})
 		}
+		k.restoring = false
 		if c.hasFacts {
 			k.store.deleteUnwrittenFacts()
 		}
@@ -338,7 +359,9 @@ func (k *ClusterWriter) do(f func(*cluster)) {
 	k.store.mu.Lock()
 	defer k.store.unlock()
 	if k.cluster != nil && k.cluster.writer == k {
-		f(k.cluster)
+		if f(k.cluster); !k.restoring {
+			k.store.boundHolds(k.name, k.cluster)
+		}
 	}
 }
 
@@ -363,16 +386,15 @@ func (k *ClusterWriter) unwritten() (services []Service) {
 	return services
 }
 
-// replace stores a View. A nil View removes the one that there is.
-func (k *ClusterWriter) replace(svc Service, v *View) {
+// replace stores a View, by which the cluster has changed so much. A nil View removes the one that there is.
+func (k *ClusterWriter) replace(svc Service, v *View, change Size, later heldLater) {
 	views := k.cluster.views.Load()
 	if v == views.Get(svc) {
 		return
 	}
 	k.cluster.views.Store(views.With(svc, v))
-	if h := k.cluster.held[svc]; h != nil {
-		k.store.setHold(k.cluster, svc, h.over(v))
-	}
+	k.cluster.written = k.cluster.written.plus(change, 1)
+	k.writeHeld(svc, v, later)
 	k.store.recompose(Ref{k.name, svc})
 	k.store.refreshMembers(k.name, svc)
 }

@@ -270,7 +270,7 @@ func TestWakeWithoutTheLock(t *testing.T) {
 		return n
 	}
 	store.mu.Lock()
-	k.replace(plain, oneEndpoint(1, 1))
+	k.replace(plain, oneEndpoint(1, 1), Size{}, heldLater{})
 	store.nodes.write(store, "n", "z")
 	if n := woken(); n != 0 {
 		t.Errorf("%d readers are woken under the lock", n)

@@ -47,6 +47,7 @@ const (
 	ReasonDraining    = "Draining"    // a part of its traffic is taken away, or is to be
 	ReasonStillNeeded = "StillNeeded" // all is, and some Services have nothing else
 	ReasonHeld        = "WithdrawalHeld"
+	ReasonUnconfirmed = "WithdrawalUnconfirmed"
 )
 
 const (
@@ -100,12 +101,12 @@ func conditionsFor(l *Link, out outcome, status cluster.Status, applied bool, no
 	r.reportCredentials(out.rejection, status, now)
 	r.reportConnected(status, applied)
 	r.reportSynced(status)
-	r.addProblem(WithinBudget, "OverBudget", status.OverBudget, "everything that the cluster publishes is accepted")
+	r.addProblem(WithinBudget, "OverBudget", status.BudgetProblem(), "everything that the cluster publishes is accepted")
 	r.reportWritable(status.Writing)
 	r.reportSlices(status.LeftOut, status.LeftTo)
 	r.reportConsistent(status)
 	r.reportDrained(status.Traffic.Drain)
-	r.reportGuarded(status.Traffic.Withdrawn)
+	r.reportGuarded(status.Traffic)
 	return r.conditions
 }
 
@@ -260,8 +261,14 @@ func (r *reporter) reportDrained(d cluster.Drain) {
 }
 
 // reportGuarded reports what the cluster has withdrawn, and what is held.
-func (r *reporter) reportGuarded(w *cluster.Withdrawn) {
-	if w != nil {
+func (r *reporter) reportGuarded(t cluster.Traffic) {
+	switch w, pending := t.Withdrawn, t.Unconfirmed; {
+	case pending.Endpoints > 0:
+		r.addCondition(Guarded, metav1.ConditionTrue, ReasonUnconfirmed, fmt.Sprintf(
+			"the cluster has withdrawn most of what it had at once, at %s, and has not listed its Services and "+
+				"EndpointSlices since: until it has, %d endpoints are held, for all Services",
+			rfc3339(pending.Since), pending.Endpoints))
+	case w != nil:
 		r.addCondition(Guarded, metav1.ConditionTrue, ReasonHeld, fmt.Sprintf(
 			"the cluster has withdrawn most of what it had at once: %d of its endpoints are held until %s, for "+
 				"Services that have nothing else: %s; 'fingerpost release %s' lets them go",

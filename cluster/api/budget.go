@@ -122,11 +122,11 @@ func (b *Budget) Problem() string {
 	return fmt.Sprintf("the cluster publishes more than %s: %s; "+
 		"raise -cluster-max-services, -cluster-max-endpoints or -cluster-max-mib (for one cluster the annotations "+
 		"max-services and max-endpoints of its Link), and the memory limit with them",
-		b.limits.inWords(), strings.Join(what, "; "))
+		b.limits, strings.Join(what, "; "))
 }
 
-// inWords lists the limits by which a cluster is reported, such as 5 Services, 7 endpoints or 1 MiB.
-func (l Limits) inWords() string {
+// String lists the limits by which a cluster is reported, such as 5 Services, 7 endpoints or 1 MiB.
+func (l Limits) String() string {
 	var all []string
 	for _, limit := range []struct {
 		most int64

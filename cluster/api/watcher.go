@@ -80,6 +80,9 @@ const (
 // what it holds; a complete listing replaces all of it at once, so that an interrupted one withdraws
 // nothing.
 //
+// A kind is in contact while its watch is open and not silent for longer than bookmarkLimit. A listing that is under way
+// counts as silence until it is complete.
+//
 // Pauses. Every request that fails is retried here and nowhere else. While probes succeed the pause stays
 // at or below a second, because an API server that has just started is about to serve; otherwise it grows
 // to 15 s, and the next successful probe ends it. Retry-After is honoured up to 15 s. A kind that the API
@@ -116,7 +119,7 @@ type Watcher struct {
 type Health struct {
 	Open        bool      `json:"open"`                 // a watch is open
 	Joined      bool      `json:"joined,omitempty"`     // it receives the events of another Watcher's watch
-	LastContact time.Time `json:"lastContact,omitzero"` // of the last event, bookmark or opening of the watch
+	LastContact time.Time `json:"lastContact,omitzero"` // of the last event, bookmark, complete listing or opening
 	// NotFound, Forbidden or Unauthorized; empty if the kind is served.
 	Refused  metav1.StatusReason `json:"refused,omitempty"`
 	Restored time.Time           `json:"restored,omitzero"` // when the API server last went back to an older state
@@ -393,9 +396,18 @@ func (r *reflector) openWatch(ctx context.Context, options metav1.ListOptions) (
 	})
 	if err == nil {
 		o.at = time.Now()
-		r.updateHealth(func(h *Health) { h.Open, h.LastContact, h.Refused = true, o.at, "" })
+		r.updateHealth(func(h *Health) { h.Open, h.Refused = true, "" })
+		r.recordContact()
 	}
 	return o, err
+}
+
+// recordContact records that the API server has sent something by which what the Target holds is what there is. Parts
+// of a listing are not: one that never comes to its end is silence, although its watch is open.
+func (r *reflector) recordContact() {
+	if !r.listing {
+		r.updateHealth(func(h *Health) { h.LastContact = time.Now() })
+	}
 }
 
 // closeWatch ends a watch.
@@ -552,6 +564,7 @@ type reflector struct {
 	pageLimit int64           // objects asked for in a page
 	version   string          // the newest that was seen
 	began     time.Time       // the last listing
+	listing   bool            // it has not come to its end
 	relist    <-chan struct{} // closes when another one is requested
 	fits      *time.Timer     // until what was refused is listed again; nil for not
 	received  atomic.Int64    // bytes of the listing that is under way
@@ -563,7 +576,7 @@ func (r *reflector) listAndWatch(ctx context.Context) error {
 	defer joined.leave()
 	var requested uint64
 	requested, r.relist = r.relists.Load()
-	r.began = time.Now()
+	r.began, r.listing = time.Now(), true
 	if r.fits != nil {
 		r.fits.Stop()
 		r.fits = nil
@@ -574,6 +587,8 @@ func (r *reflector) listAndWatch(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	r.listing = false
+	r.recordContact()
 	r.listed.Store(requested)
 	if older(version, r.version) {
 		r.updateHealth(func(h *Health) { h.Restored = time.Now() })
@@ -835,7 +850,7 @@ func (r *reflector) readEvents(
 				}
 				return apierrors.FromObject(status)
 			}
-			r.updateHealth(func(h *Health) { h.LastContact = time.Now() })
+			r.recordContact()
 			if anew.relist != nil { // it is no listing
 				r.conn.pace(w.ctx)
 			}

@@ -116,6 +116,9 @@ func drawPublished(t *rapid.T) federation.Published {
 		if n := rapid.IntRange(0, 3).Draw(t, "held"); n > 0 {
 			until := []time.Time{{}, time.Unix(1, 2), time.Unix(2e9, 0)}[n-1]
 			p.Holds[svc] = federation.PublishedHold{Before: v, Until: until}
+			if until.IsZero() && rapid.Bool().Draw(t, "since") {
+				p.Holds[svc] = federation.PublishedHold{Before: v, Since: time.Unix(3, 4)}
+			}
 		}
 		if len(p.Holds) == 0 || rapid.Bool().Draw(t, "written") {
 			p.Views = p.Views.With(svc, v)

@@ -83,7 +83,7 @@ type (
 	held struct {
 		_     struct{} `cbor:",toarray"`
 		Of    service  // as it was before
-		Until int64    // Unix time in nanoseconds; 0: not confirmed
+		Until int64    // Unix time in nanoseconds; not confirmed: minus the time when that began, or 0
 	}
 	slice struct {
 		_         struct{} `cbor:",toarray"`
@@ -142,8 +142,11 @@ func encode(to io.Writer, c Checkpoint) error {
 	for _, svc := range sortedServices(maps.All(c.Published.Holds)) {
 		h := c.Published.Holds[svc]
 		out := &held{Of: *e.newService(svc, h.Before)}
-		if !h.Until.IsZero() {
+		switch {
+		case !h.Until.IsZero():
 			out.Until = h.Until.UnixNano()
+		case !h.Since.IsZero():
+			out.Until = -h.Since.UnixNano()
 		}
 		e.write(record{Held: out})
 	}
@@ -263,12 +266,17 @@ func decode(b []byte) (Checkpoint, error) {
 	if err != nil {
 		return Checkpoint{}, err
 	}
+	return decodeContent(bytes.NewReader(content))
+}
+
+// decodeContent decodes what stands before the checksum.
+func decodeContent(content io.Reader) (Checkpoint, error) {
 	d := decoder{out: federation.Published{
 		Holds: map[federation.Service]federation.PublishedHold{},
 		Nodes: map[string]string{}, Addresses: map[netip.Addr]*federation.Address{},
 		Profiles: map[federation.Service]*profile.Profile{},
 	}}
-	in := decMode.NewDecoder(bytes.NewReader(content))
+	in := decMode.NewDecoder(content)
 	h, err := decodeHeader(in)
 	for n := 2; err == nil; n++ {
 		var r record
@@ -366,8 +374,11 @@ func (d *decoder) addHeld(from *held) error {
 		return err
 	}
 	h := federation.PublishedHold{Before: before}
-	if from.Until != 0 {
+	switch {
+	case from.Until > 0:
 		h.Until = time.Unix(0, from.Until)
+	case from.Until < 0:
+		h.Since = time.Unix(0, -from.Until)
 	}
 	d.out.Holds[from.Of.Service] = h
 	return nil

@@ -1,8 +1,11 @@
 package checkpoint
 
 import (
+	"bufio"
+	"bytes"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"io"
 	"io/fs"
 	"net/url"
@@ -141,15 +144,43 @@ func (d *Dir) read(name string) (Checkpoint, error) {
 	case time.Since(info.ModTime()) > d.maxAge:
 		return Checkpoint{}, fmt.Errorf("it is older than %v", d.maxAge)
 	}
-	b, err := os.ReadFile(name)
-	if err != nil {
-		return Checkpoint{}, err
-	}
-	c, err := decode(b)
+	c, err := decodeFile(name)
 	if c.AsOf = info.ModTime(); time.Since(c.AsOf) < 0 { // the clock was set back
 		c.AsOf = time.Now()
 	}
 	return c, err
+}
+
+// decodeFile reads a file twice, to verify and to decode it, and never holds more than a part of it.
+func decodeFile(name string) (Checkpoint, error) {
+	f, err := os.Open(name) //nolint:gosec // a file of the directory that the operator names
+	if err != nil {
+		return Checkpoint{}, err
+	}
+	defer func() { _ = f.Close() }()
+	info, err := f.Stat()
+	if err != nil {
+		return Checkpoint{}, err
+	}
+	size := info.Size() - crc32.Size
+	if size < 0 {
+		return Checkpoint{}, errTorn
+	}
+
+	sum, want := crc32.New(castagnoli), make([]byte, crc32.Size)
+	if _, err := io.CopyN(sum, f, size); err != nil {
+		return Checkpoint{}, err
+	}
+	if _, err := io.ReadFull(f, want); err != nil {
+		return Checkpoint{}, err
+	}
+	if !bytes.Equal(sum.Sum(nil), want) {
+		return Checkpoint{}, errTorn
+	}
+	if _, err := f.Seek(0, io.SeekStart); err != nil {
+		return Checkpoint{}, err
+	}
+	return decodeContent(bufio.NewReaderSize(io.LimitReader(f, size), 1<<16))
 }
 
 // Headers returns those of the checkpoints that are there and not too old. It leaves out what cannot be read.

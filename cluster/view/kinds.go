@@ -16,6 +16,10 @@ type Kind struct {
 	api.Kind
 	Required bool // the cluster is not synced without it; an optional kind may be absent
 
+	// Publishes: what is withdrawn is so because an object of the kind is gone. What depends on other kinds is only what
+	// is known of an endpoint.
+	Publishes bool
+
 	Store     api.Target
 	Len       func() int
 	Malformed func() int // objects so far of which malformed parts were left out
@@ -73,7 +77,8 @@ func addKind[O metav1.Object, R any](
 		}
 	})
 	r.kinds = append(r.kinds, Kind{
-		Kind: kind, Required: isRequired, Store: store, Len: store.Len,
+		Kind: kind, Required: isRequired, Publishes: of == kindService || of == kindSlice,
+		Store: store, Len: store.Len,
 		Malformed: func() int { return r.border.malformed(kind.Name) },
 		of:        of, keys: store.Keys,
 	})

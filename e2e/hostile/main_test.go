@@ -76,6 +76,7 @@ type world struct {
 	server *fingerpost.Server
 	honest *honest.Client
 	log    *lineCount // of what the server logs; nil for none
+	env    []string   // of the server
 }
 
 // web is the Service that the honest client asks for.
@@ -126,7 +127,7 @@ func (w *world) serve(args ...string) {
 		log = w.log
 	}
 	w.server, err = fingerpost.Start(w.t.Context(), fingerpost.Options{
-		Binary: binary, Dir: w.t.TempDir(), Kubeconfig: w.local.Kubeconfig(fakeapi.Token), Log: log,
+		Binary: binary, Dir: w.t.TempDir(), Kubeconfig: w.local.Kubeconfig(fakeapi.Token), Log: log, Env: w.env,
 		Args: append([]string{
 			"-identity-trust-domain=cluster.local", "-cluster-domain=cluster.local",
 			"-link-namespace=" + fakeapi.LinkNamespace,
@@ -137,12 +138,13 @@ func (w *world) serve(args ...string) {
 	if err != nil {
 		w.t.Fatal(err)
 	}
+	started := w.server
 	w.t.Cleanup(func() {
-		if err := w.server.Stop(); err != nil {
+		if err := started.Stop(); err != nil && w.server == started {
 			w.t.Error(err)
 		}
 		if w.t.Failed() {
-			w.t.Logf("the end of the server's log:\n%s", w.server.Tail())
+			w.t.Logf("the end of the server's log:\n%s", started.Tail())
 		}
 	})
 	w.eventually("the server is ready", func(ctx context.Context) error {

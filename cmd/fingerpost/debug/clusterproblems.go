@@ -57,6 +57,7 @@ const (
 	runbookEndpoints   = "operations.md#questions"
 	runbookDrain       = "operations.md#drains"
 	runbookWithdrawal  = "operations.md#fingerpostwithdrawalheld"
+	runbookUnconfirmed = "operations.md#fingerpostwithdrawalunconfirmed"
 )
 
 // Problems returns what is wrong with clusters and Links, the worst first. It depends on nothing else. That a linked
@@ -115,8 +116,8 @@ func (c Cluster) problems(now time.Time) []Problem {
 			found.add(true, runbookConditions, c.Name+" is not as its Link describes it", m.Message)
 		}
 	}
-	if c.OverBudget != "" {
-		found.add(true, runbookBudget, c.Name+" publishes more than its budget", c.OverBudget)
+	if problem := c.BudgetProblem(); problem != "" {
+		found.add(true, runbookBudget, c.Name+" publishes more than its budget", problem)
 	}
 	if c.LeftTo != "" {
 		found.add(false, runbookLeftTo, "Slices with endpoints of "+c.Name+" are written by another installation",
@@ -200,6 +201,12 @@ func (c *clusterProblems) addTraffic() {
 	if d := c.Traffic.Drain; d.Needed > 0 {
 		c.add(false, runbookDrain, c.Name+" is drained and still needed", fmt.Sprintf(
 			"no other cluster has ready endpoints of %d Services: %s", d.Needed, strings.Join(d.NeededBy, ", ")))
+	}
+	if pending := c.Traffic.Unconfirmed; pending.Endpoints > 0 {
+		p := c.add(true, runbookUnconfirmed, fmt.Sprintf("%s has not confirmed a withdrawal", c.Name), fmt.Sprintf(
+			"it has withdrawn most of what it had at once, and has not listed its Services and EndpointSlices since: until "+
+				"it has, %d endpoints are held, for all Services", pending.Endpoints))
+		p.Since = pending.Since
 	}
 	if w := c.Traffic.Withdrawn; w != nil {
 		p := c.add(true, runbookWithdrawal, fmt.Sprintf("%d endpoints of %s are held", w.Endpoints, c.Name),

@@ -97,7 +97,7 @@ func (s *Sources) serveExplanation(w http.ResponseWriter, r *http.Request) {
 // be explained.
 func budgetNotes(traffic []discovery.ClusterShare, statuses map[string]cluster.Status) (notes []string) {
 	for _, share := range traffic {
-		if over := statuses[share.Cluster].OverBudget; over != "" {
+		if over := statuses[share.Cluster].BudgetProblem(); over != "" {
 			notes = append(notes, fmt.Sprintf("over budget: not all that cluster %s publishes is taken: %s",
 				share.Cluster, over))
 		}
