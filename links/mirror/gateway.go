@@ -14,7 +14,9 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
 
+	"github.com/fingerpost/fingerpost/cluster/api"
 	"github.com/fingerpost/fingerpost/federation/watch"
 	"github.com/fingerpost/fingerpost/links"
 )
@@ -37,9 +39,12 @@ type gateway struct {
 
 	resolve func(ctx context.Context, host string) ([]netip.Addr, error)
 	dial    func(ctx context.Context, network, address string) (net.Conn, error) // nil: over the network
+	// probePort returns the port of the Service over which the gateway is probed; 0 if that is not known yet.
+	probePort func() (int32, error)
 
 	addresses watch.Value[[]string] // IP addresses, sorted; none as long as they are not known
 	dead      atomic.Bool
+	unprobed  watch.Value[string] // why it cannot be probed; empty if it can, or need not
 
 	lastResolved map[string][]netip.Addr // by host name; owned by runResolver
 
@@ -55,7 +60,8 @@ func (g *gateway) isOf(l *links.Mirroring) bool {
 
 func (g *gateway) state() gatewayState {
 	addresses, _ := g.addresses.Load()
-	return gatewayState{addresses: addresses, dead: g.dead.Load()}
+	unprobed, _ := g.unprobed.Load()
+	return gatewayState{addresses: addresses, dead: g.dead.Load(), unprobed: unprobed}
 }
 
 // runResolver keeps the addresses up to date until ctx ends, or for ever if there are no names to resolve.
@@ -118,7 +124,8 @@ func (g *gateway) lookupHost(ctx context.Context, host string) ([]netip.Addr, er
 }
 
 // runProbe probes the gateway once a period, plus up to a tenth of it, until ctx ends. The gateway counts as
-// dead after the Link's number of consecutive failures, and as alive from the next success on.
+// dead after the Link's number of consecutive failures, and as alive from the next success on. While there is no way
+// to ask it, it counts as it did before.
 func (g *gateway) runProbe(ctx context.Context) {
 	p := g.link.Probe
 	transport := &http.Transport{DialContext: g.dial, DisableKeepAlives: true}
@@ -127,13 +134,17 @@ func (g *gateway) runProbe(ctx context.Context) {
 		// A gateway must not choose what is requested from within this Pod.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
-	url := probeURL(g.link)
 	failures := 0
 	g.metrics.setAlive(g.link.Cluster, true)
 	defer g.metrics.deleteGateway(g.link.Cluster)
 	for sleepContext(ctx, p.Period+rand.N(p.Period/10+1)) {
-		began := time.Now()
-		err := probeOnce(ctx, client, url)
+		port, err := g.probePort()
+		g.reportUnprobed(err)
+		if err != nil || port == 0 {
+			continue
+		}
+		url, began := probeURL(g.link, port), time.Now()
+		err = probeOnce(ctx, client, url)
 		if ctx.Err() != nil {
 			return
 		}
@@ -159,6 +170,22 @@ func (g *gateway) runProbe(ctx context.Context) {
 	}
 }
 
+// reportUnprobed reports why the gateway cannot be probed; nil: it can.
+func (g *gateway) reportUnprobed(err error) {
+	next := ""
+	if err != nil {
+		next = err.Error()
+	}
+	if old, _ := g.unprobed.Load(); old == next {
+		return
+	}
+	if err != nil {
+		g.log.Error(err, "A gateway cannot be probed: it counts as it did before", "cluster", g.link.Cluster)
+	}
+	g.unprobed.Store(next)
+	g.changed()
+}
+
 func probeOnce(ctx context.Context, client *http.Client, url string) error {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
@@ -179,10 +206,52 @@ func probeOnce(ctx context.Context, client *http.Client, url string) error {
 }
 
 // probeURL leads over the gateway's Service, so that this Pod's sidecar uses mTLS as it does for other
-// clients.
-func probeURL(l *links.Mirroring) string {
+// clients. A Service is asked by its own port, whatever the port of the gateway is.
+func probeURL(l *links.Mirroring, port int32) string {
 	service := probePrefix + l.Link.Name
-	return fmt.Sprintf("http://%s.%s.svc:%d%s", service, l.Link.Namespace, l.Probe.Port, l.Probe.Path)
+	return fmt.Sprintf("http://%s.%s.svc:%d%s", service, l.Link.Namespace, port, l.Probe.Path)
+}
+
+// probedBy returns the port of a Service by which a gateway is probed, or why there is none. It is the one that
+// Linkerd's chart calls mc-probe, or else the only one for TCP. Endpoints have the gateway's port under its name.
+func probedBy(k api.Key, svc *corev1.Service) (corev1.ServicePort, error) {
+	var all []corev1.ServicePort
+	switch {
+	case svc == nil:
+		return corev1.ServicePort{}, fmt.Errorf("the Service %s, over which the gateway is probed, does not exist", k)
+	case !isProbeService(svc):
+		return corev1.ServicePort{}, fmt.Errorf("the Service %s exists already, and is not one over which a gateway "+
+			"is probed: delete it, or rename the Link", k)
+	}
+	for _, p := range svc.Spec.Ports {
+		if protocolOf(p) != corev1.ProtocolTCP {
+			continue
+		}
+		if p.Name == probePort {
+			return p, nil
+		}
+		all = append(all, p)
+	}
+	if len(all) != 1 {
+		return corev1.ServicePort{}, fmt.Errorf("the Service %s, over which the gateway is probed, has %d TCP ports "+
+			"and none of the name %s: name one so", k, len(all), probePort)
+	}
+	return all[0], nil
+}
+
+// isProbeService reports whether a Service is one over which a gateway is probed, whoever has created it.
+func isProbeService(svc *corev1.Service) bool {
+	return isOurs(svc) || svc.Labels[gatewayLabel] == "true"
+}
+
+// probePort returns the port by which the gateway of a Link is probed; 0 before Services were listed.
+func (t *term) probePort(l *link) (int32, error) {
+	if !watch.IsClosed(t.ready) {
+		return 0, nil
+	}
+	k := probeService(l)
+	port, err := probedBy(k, t.readLocal(k))
+	return port.Port, err
 }
 
 func resolveHost(ctx context.Context, host string) ([]netip.Addr, error) {

@@ -58,6 +58,7 @@ func TestProbe(t *testing.T) {
 					FailureThreshold: 3,
 				},
 			},
+			probePort: func() (int32, error) { return 4191, nil },
 			dial: func(context.Context, string, string) (net.Conn, error) {
 				dials.Add(1)
 				return listener.dial()

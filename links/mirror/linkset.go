@@ -267,7 +267,7 @@ func (f *linkFollower) updateGateway(ctx context.Context, l *link) {
 	}
 	g := &gateway{
 		log: f.log, link: l.Mirroring, metrics: f.metrics, changed: func() { f.enqueueCluster(l.Cluster) },
-		resolve: resolveHost, dial: f.options.Dial,
+		resolve: resolveHost, dial: f.options.Dial, probePort: func() (int32, error) { return f.probePort(l) },
 		lastResolved: map[string][]netip.Addr{}, probeEnded: make(chan struct{}),
 	}
 	if old != nil {

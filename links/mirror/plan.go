@@ -153,6 +153,7 @@ type readiness struct {
 type gatewayState struct {
 	addresses []string // IP addresses, sorted; none: they are not known
 	dead      bool     // it fails its probes
+	unprobed  string   // why it cannot be probed; empty if it can, or need not
 }
 
 // A serviceResult is the outcome for one Service of a linked cluster, for the status of its Link.
@@ -477,22 +478,25 @@ func (in *inputs) planEndpointMirror(m *mirrorInputs) namePlan {
 	return p
 }
 
-// planProbe plans the Service over which a gateway is probed. One that the chart has created stays as it is.
+// planProbe plans the Service over which a gateway is probed, and Endpoints with the gateway's port. A Service that
+// the chart has created stays as it is, with its own port.
 func (in *inputs) planProbe() namePlan {
-	if in.probe == nil {
-		return namePlan{}
-	}
 	existing := in.existing
-	foreign := existing != nil && !isOurs(existing)
-	if foreign && existing.Labels[gatewayLabel] != "true" {
+	if in.probe == nil || existing != nil && !isProbeService(existing) {
 		return namePlan{}
 	}
 	service, endpoints := probeObjects(in.probe, in.name, in.probeGateway.addresses)
-	p := namePlan{endpoints: endpoints, keepEndpoints: endpoints == nil}
-	if foreign {
-		p.keepService = true
-	} else {
-		p.service = service
+	p := namePlan{service: service, endpoints: endpoints, keepEndpoints: endpoints == nil}
+	if existing == nil || isOurs(existing) {
+		return p
+	}
+	p.service, p.keepService = nil, true
+	port, err := probedBy(in.name, existing)
+	switch {
+	case err != nil:
+		p.endpoints, p.keepEndpoints = nil, true
+	case p.endpoints != nil:
+		p.endpoints.Subsets[0].Ports[0].Name = port.Name
 	}
 	return p
 }

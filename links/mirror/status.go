@@ -18,13 +18,14 @@ import (
 
 // The reasons of the condition Mirroring.
 const (
-	reasonMirroring   = "Mirroring"       // True
-	reasonInvalidLink = "InvalidLink"     // False: a field of the Link is invalid; existing mirrors are kept
-	reasonForbidden   = "Forbidden"       // False: we lack a permission
-	reasonTooMany     = "TooManyServices" // False: the budget of the cluster is used up
-	reasonWaiting     = "Waiting"         // Unknown: the cluster was not listed; existing mirrors are kept
-	reasonRemovalHeld = "RemovalHeld"     // Unknown: most Services vanished at once; a listing decides
-	conditionMirrored = "Mirrored"        // the condition of one Service
+	reasonMirroring   = "Mirroring"        // True
+	reasonInvalidLink = "InvalidLink"      // False: a field of the Link is invalid; existing mirrors are kept
+	reasonForbidden   = "Forbidden"        // False: we lack a permission
+	reasonTooMany     = "TooManyServices"  // False: the budget of the cluster is used up
+	reasonNotProbed   = "GatewayNotProbed" // False: there is no way to probe its gateway
+	reasonWaiting     = "Waiting"          // Unknown: the cluster was not listed; existing mirrors are kept
+	reasonRemovalHeld = "RemovalHeld"      // Unknown: most Services vanished at once; a listing decides
+	conditionMirrored = "Mirrored"         // the condition of one Service
 	kindService       = "Service"
 )
 
@@ -157,6 +158,7 @@ func (t *term) mirroringCondition(
 			Type: links.Mirrors, Status: status, Reason: reason, Message: message, ObservedGeneration: l.Generation,
 		}
 	}
+	gateway := t.gateway(l.Cluster)
 	forbidden := slices.IndexFunc(results, func(r serviceResult) bool {
 		return strings.HasPrefix(r.message, noPermissionPrefix)
 	})
@@ -175,6 +177,9 @@ func (t *term) mirroringCondition(
 			"most of the mirrored Services have vanished at once: they are removed if the next listing lacks them too")
 	case forbidden >= 0:
 		return condition(metav1.ConditionFalse, reasonForbidden, results[forbidden].message)
+	case gateway.unprobed != "":
+		return condition(metav1.ConditionFalse, reasonNotProbed, gateway.unprobed+
+			": Services are mirrored, and the gateway counts as it did before")
 	case t.budget.exhausted(l.Cluster):
 		waiting := 0
 		for _, result := range results {
