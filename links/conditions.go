@@ -40,6 +40,9 @@ var ownConditions = []string{
 const (
 	ReasonRefused = "Refused"       // of CredentialsValid: a kubeconfig that may not be used, or none
 	LeftToLinkerd = "LeftToLinkerd" // of Mirrors: Linkerd's service mirror does it, or may
+
+	GatewayUnresolved = "GatewayUnresolved" // of Mirrors: names of the gateway lead nowhere, or to nothing of use
+	GatewayNotProbed  = "GatewayNotProbed"  // of Mirrors: there is no way to probe the gateway
 )
 
 // Reasons of Drained and Guarded.

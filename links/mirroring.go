@@ -70,6 +70,7 @@ const (
 // Bounds of a Link's fields: a gateway is resolved and probed for as long as it is linked.
 const (
 	maxGatewayAddresses = 100
+	maxHostName         = 253 // RFC 1035, section 2.3.4, as text
 	minProbeDuration    = 100 * time.Millisecond
 	maxProbeDuration    = time.Hour
 )
@@ -142,8 +143,11 @@ func (r *fieldReader) readGateway(spec *mirroringSpec) Gateway {
 		if address = strings.TrimSpace(address); address != "" {
 			g.Addresses = append(g.Addresses, address)
 		}
-		if ip, err := netip.ParseAddr(address); err == nil && !IsGatewayIP(ip) {
+		switch ip, err := netip.ParseAddr(address); {
+		case err == nil && !IsGatewayIP(ip):
 			r.reject("spec.gatewayAddress %s is loopback, link-local, multicast or unspecified", address)
+		case len(address) > maxHostName:
+			r.reject("spec.gatewayAddress has a name of %d characters: DNS has %d at most", len(address), maxHostName)
 		}
 	}
 	slices.Sort(g.Addresses)

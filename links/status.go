@@ -50,6 +50,11 @@ type MirrorReport struct {
 	Unmatched   []string `json:"unmatched,omitempty"`
 }
 
+// HasGatewayProblem reports whether the gateway of the Link's cluster is not to be found or used as the Link names it.
+func (m *MirrorReport) HasGatewayProblem() bool {
+	return m.Condition.Reason == GatewayUnresolved || m.Condition.Reason == GatewayNotProbed
+}
+
 // Missing describes the Services that a Link selects and that are not mirrored, or else those that may be meant to be;
 // empty for none, and for no report.
 func (m *MirrorReport) Missing() string {

@@ -27,6 +27,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/managedfields"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/kubernetes/scheme"
 	"sigs.k8s.io/yaml"
 )
@@ -39,22 +40,23 @@ type Server struct {
 	path        *Path // by its own address
 	http        *http.Server
 
-	mu             sync.Mutex
-	version        int
-	tokens         map[string]bool
-	lacking        map[string]string                             // group resource that a token must not ask for
-	accounts       map[string]authenticationv1.TokenReviewStatus // tokens of other audiences
-	resources      map[string]*resource
-	events         []event
-	restored       int             // how often an older state was restored
-	withoutStreams bool            // lists are not streamed
-	multiplexes    bool            // connections that are opened from here on use HTTP/2
-	skew           time.Duration   // how far its clock is ahead
-	expired        int             // the oldest version from which a watch may begin
-	deleted        map[string]bool // namespaces that were deleted: nothing can be created in them
-	audit          func(client, verb, resource string)
-	listRemainders map[string]listRemainder // what is left of lists that were read by pages, by continue token
-	changed        chan struct{}            // closed by the next event
+	mu              sync.Mutex
+	version         int
+	tokens          map[string]bool
+	lacking         map[string]string                             // group resource that a token must not ask for
+	accounts        map[string]authenticationv1.TokenReviewStatus // tokens of other audiences
+	resources       map[string]*resource
+	events          []event
+	restored        int             // how often an older state was restored
+	withoutStreams  bool            // lists are not streamed
+	requiresLetters bool            // names of Services begin with one
+	multiplexes     bool            // connections that are opened from here on use HTTP/2
+	skew            time.Duration   // how far its clock is ahead
+	expired         int             // the oldest version from which a watch may begin
+	deleted         map[string]bool // namespaces that were deleted: nothing can be created in them
+	audit           func(client, verb, resource string)
+	listRemainders  map[string]listRemainder // what is left of lists that were read by pages, by continue token
+	changed         chan struct{}            // closed by the next event
 }
 
 // A resource is what a server has of one group resource, and how it answers requests about it.
@@ -268,6 +270,14 @@ func (s *Server) Stream(can bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.withoutStreams = !can
+}
+
+// RequireLetters makes the server refuse Services whose name does not begin with a letter, as those before 1.36 do, or
+// accept them again.
+func (s *Server) RequireLetters(required bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.requiresLetters = required
 }
 
 // Answer has a handler answer all requests about a group resource, or the server again if it is nil.
@@ -1070,6 +1080,12 @@ func (s *Server) write(w http.ResponseWriter, r *http.Request, req request, old 
 	if objects := s.resource(req.groupResource()).objects; req.verb == "create" && objects[nameOf(o)] != nil {
 		writeError(w, http.StatusConflict, metav1.StatusReasonAlreadyExists,
 			fmt.Sprintf("%s %q already exists", req.groupResource(), o.GetName()))
+		return
+	}
+	problems := validation.IsDNS1035Label(o.GetName())
+	if s.requiresLetters && req.groupResource() == "services" && len(problems) > 0 {
+		writeError(w, http.StatusUnprocessableEntity, metav1.StatusReasonInvalid, fmt.Sprintf(
+			"Service %[1]q is invalid: metadata.name: Invalid value: %[1]q: %[2]s", o.GetName(), problems[0]))
 		return
 	}
 	if (req.verb == "update" || req.verb == "patch") && o.GetResourceVersion() != "" &&

@@ -64,7 +64,7 @@ func (t *term) finishPlan(k api.Key, p namePlan, err error) error {
 			p.results[i].reason = reasonMissingNamespace
 		}
 		retried = &apply.Retry{After: permissionRetry, Err: err}
-	case errors.As(err, new(errNoPermission)) || apierrors.IsForbidden(err):
+	case errors.As(err, new(errNoPermission)) || apierrors.IsForbidden(err) || apierrors.IsInvalid(err):
 		failResults(p.results, err.Error())
 		retried = &apply.Retry{After: permissionRetry, Err: err}
 	default:

@@ -2,6 +2,7 @@ package mirror
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -10,6 +11,8 @@ import (
 	"net/netip"
 	"reflect"
 	"slices"
+	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -24,6 +27,9 @@ import (
 const (
 	resolveEvery   = 30 * time.Second
 	resolveTimeout = 5 * time.Second
+	resolveRetry   = 5 * time.Second // after a failure, and twice as long after each further one, up to resolveEvery
+
+	maxNamedHosts = 3 // that lead nowhere, in a message
 
 	// maxGatewayIPs is how many IP addresses of a gateway are used, whatever its names resolve to: as many as
 	// Kubernetes has in Endpoints.
@@ -42,14 +48,22 @@ type gateway struct {
 	// probePort returns the port of the Service over which the gateway is probed; 0 if that is not known yet.
 	probePort func() (int32, error)
 
-	addresses watch.Value[[]string] // IP addresses, sorted; none as long as they are not known
-	dead      atomic.Bool
-	unprobed  watch.Value[string] // why it cannot be probed; empty if it can, or need not
-
-	lastResolved map[string][]netip.Addr // by host name; owned by runResolver
+	resolved watch.Value[resolution]
+	dead     atomic.Bool
+	unprobed watch.Value[string] // why it cannot be probed; empty if it can, or need not
 
 	cancel     context.CancelFunc
 	probeEnded chan struct{} // closed after the last probe
+}
+
+// A resolution is where the hosts of a gateway lead. It is immutable; the zero value is that they were not asked for
+// yet.
+type resolution struct {
+	done       bool                    // each host was asked for
+	addresses  []string                // IP addresses, sorted
+	unresolved int                     // host names that lead nowhere, or whose last addresses are kept
+	problem    string                  // describes them, for people; empty for none
+	last       map[string][]netip.Addr // what each name led to last
 }
 
 // isOf reports whether a gateway is resolved and probed as a Link describes it.
@@ -59,68 +73,149 @@ func (g *gateway) isOf(l *links.Mirroring) bool {
 }
 
 func (g *gateway) state() gatewayState {
-	addresses, _ := g.addresses.Load()
+	r, _ := g.resolved.Load()
 	unprobed, _ := g.unprobed.Load()
-	return gatewayState{addresses: addresses, dead: g.dead.Load(), unprobed: unprobed}
+	return gatewayState{
+		addresses: r.addresses, dead: g.dead.Load(), resolving: !r.done, problem: r.problem,
+		unresolved: r.unresolved, unprobed: unprobed,
+	}
 }
 
 // runResolver keeps the addresses up to date until ctx ends, or for ever if there are no names to resolve.
 func (g *gateway) runResolver(ctx context.Context) {
-	for {
-		next, names := g.resolveAddresses(ctx)
+	hasName := slices.ContainsFunc(g.link.Gateway.Addresses, isName)
+	for failures := 0; ; {
+		old, _ := g.resolved.Load()
+		next := g.resolveHosts(ctx, old)
 		if ctx.Err() != nil {
 			return
 		}
-		if old, _ := g.addresses.Load(); !slices.Equal(old, next) {
-			g.addresses.Store(next)
+		g.logResolution(old, next)
+		g.resolved.Store(next)
+		if !slices.Equal(old.addresses, next.addresses) || old.problem != next.problem || !old.done {
 			g.changed()
 		}
-		if !names || !sleepContext(ctx, resolveEvery+rand.N(resolveEvery/10)) {
+		if failures++; next.problem == "" {
+			failures = 0
+		}
+		if pause := pauseAfter(failures); !hasName || !sleepContext(ctx, pause+rand.N(pause/10)) {
 			return
 		}
 	}
 }
 
-// resolveAddresses returns the sorted addresses of the gateway, and whether names are among its hosts. A name
-// that cannot be resolved, or only to what Endpoints may not hold, keeps its last addresses.
-func (g *gateway) resolveAddresses(ctx context.Context) (addresses []string, names bool) {
-	var all []netip.Addr
-	for _, host := range g.link.Gateway.Addresses {
-		if addr, err := netip.ParseAddr(host); err == nil {
-			all = append(all, addr)
-			continue
-		}
-		names = true
-		found, err := g.lookupHost(ctx, host)
-		switch {
-		case ctx.Err() != nil:
-			return nil, true
-		case err != nil:
-			g.log.Info("The name of a gateway cannot be resolved: its last addresses are kept",
-				"cluster", g.link.Cluster, "name", host, "keeping", len(g.lastResolved[host]),
-				"error", err.Error())
-		default:
-			g.lastResolved[host] = found
-		}
-		all = append(all, g.lastResolved[host]...)
+// pauseAfter returns how long names are not resolved after a number of failures in a row.
+func pauseAfter(failures int) time.Duration {
+	if failures == 0 || failures > 3 {
+		return resolveEvery
 	}
-	for _, addr := range all {
-		addresses = append(addresses, addr.Unmap().String())
-	}
-	slices.Sort(addresses)
-	addresses = slices.Compact(addresses)
-	return addresses[:min(len(addresses), maxGatewayIPs)], names
+	return min(resolveRetry<<(failures-1), resolveEvery)
 }
 
+func (g *gateway) logResolution(old, next resolution) {
+	switch {
+	case next.problem == old.problem:
+	case next.problem != "":
+		g.log.Error(errors.New(next.problem), "The gateway of a cluster cannot be resolved",
+			"cluster", g.link.Cluster, "addresses", len(next.addresses))
+	default:
+		g.log.Info("The gateway of a cluster is resolved again",
+			"cluster", g.link.Cluster, "addresses", len(next.addresses))
+	}
+}
+
+func isName(host string) bool {
+	_, err := netip.ParseAddr(host)
+	return err != nil
+}
+
+// resolveHosts returns where the hosts of the gateway lead now. A name that cannot be resolved, or only to what
+// Endpoints may not hold, keeps its last addresses. Names are resolved at once: each may take resolveTimeout.
+func (g *gateway) resolveHosts(ctx context.Context, old resolution) resolution {
+	hosts := g.link.Gateway.Addresses
+	found, problems := make([][]netip.Addr, len(hosts)), make([]error, len(hosts))
+	var wg sync.WaitGroup
+	for i, host := range hosts {
+		if addr, err := netip.ParseAddr(host); err == nil {
+			found[i] = []netip.Addr{addr}
+			continue
+		}
+		wg.Go(func() { found[i], problems[i] = g.lookupHost(ctx, host) })
+	}
+	wg.Wait()
+
+	next := resolution{done: true, last: map[string][]netip.Addr{}}
+	var texts []string
+	for i, host := range hosts {
+		if problems[i] != nil {
+			found[i] = old.last[host]
+			texts = append(texts, describeUnresolved(host, problems[i], found[i]))
+		}
+		if isName(host) {
+			next.last[host] = found[i]
+		}
+		for _, addr := range found[i] {
+			next.addresses = append(next.addresses, addr.Unmap().String())
+		}
+	}
+	slices.Sort(next.addresses)
+	next.addresses = slices.Compact(next.addresses)
+	next.addresses = next.addresses[:min(len(next.addresses), maxGatewayIPs)]
+	next.unresolved = len(texts)
+	if more := len(texts) - maxNamedHosts; more > 0 {
+		texts = append(texts[:maxNamedHosts], fmt.Sprintf("and %d more", more))
+	}
+	next.problem = strings.Join(texts, "; ")
+	return next
+}
+
+// describeUnresolved describes a name that leads nowhere, and which addresses are kept, for people.
+func describeUnresolved(host string, problem error, kept []netip.Addr) string {
+	text := fmt.Sprintf("%s in spec.gatewayAddress %s", host, problem)
+	if len(kept) > 0 {
+		text += ": its last addresses are kept, " + describeAddresses(kept)
+	}
+	return text
+}
+
+// describeAddresses lists addresses, for people; of many the first ones.
+func describeAddresses[A any](all []A) string {
+	var texts []string
+	for _, addr := range all[:min(len(all), maxNamedHosts)] {
+		texts = append(texts, fmt.Sprint(addr))
+	}
+	if more := len(all) - len(texts); more > 0 {
+		texts = append(texts, fmt.Sprintf("and %d more", more))
+	}
+	return strings.Join(texts, ", ")
+}
+
+// lookupHost returns the addresses of a name that Endpoints may hold, sorted, or why there are none. The error does
+// not depend on which DNS server was asked, so that it is the same as long as the reason is.
 func (g *gateway) lookupHost(ctx context.Context, host string) ([]netip.Addr, error) {
 	ctx, cancel := context.WithTimeout(ctx, resolveTimeout)
 	defer cancel()
 	found, err := g.resolve(ctx, host)
-	usable := slices.DeleteFunc(slices.Clone(found), func(ip netip.Addr) bool { return !links.IsGatewayIP(ip) })
-	if err == nil && len(usable) == 0 {
-		err = fmt.Errorf("it has no address that Endpoints may hold: %v", found)
+	dns, isDNS := errors.AsType[*net.DNSError](err)
+	switch {
+	case isDNS && dns.IsNotFound:
+		return nil, errors.New("cannot be resolved: there is no such host")
+	case isDNS && dns.IsTimeout, ctx.Err() != nil:
+		return nil, fmt.Errorf("cannot be resolved: DNS does not answer within %s", resolveTimeout)
+	case isDNS:
+		return nil, fmt.Errorf("cannot be resolved: %s", dns.Err)
+	case err != nil:
+		return nil, fmt.Errorf("cannot be resolved: %w", err)
 	}
-	return usable, err
+	slices.SortFunc(found, netip.Addr.Compare)
+	usable := slices.DeleteFunc(slices.Clone(found), func(ip netip.Addr) bool { return !links.IsGatewayIP(ip) })
+	switch {
+	case len(found) == 0:
+		return nil, errors.New("has no address")
+	case len(usable) == 0:
+		return nil, fmt.Errorf("has no address that can be that of a gateway: %s", describeAddresses(found))
+	}
+	return usable, nil
 }
 
 // runProbe probes the gateway once a period, plus up to a tenth of it, until ctx ends. The gateway counts as

@@ -3,6 +3,7 @@ package mirror
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"net/http"
 	"net/netip"
@@ -154,53 +155,86 @@ func (p *pipes) Close() error { close(p.closed); return nil }
 
 func (p *pipes) Addr() net.Addr { return &net.TCPAddr{} }
 
-// Names are resolved periodically. One that cannot be resolved keeps its last addresses.
+// Names are resolved periodically. One that cannot be resolved keeps its last addresses, and is reported: what is
+// reported does not depend on which DNS server was asked.
 func TestResolve(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		type names map[string][]netip.Addr
 		var answers atomic.Pointer[names]
+		var timesOut atomic.Bool
 		addr := netip.MustParseAddr
 		answers.Store(&names{"b.example": {addr("192.0.2.9"), addr("192.0.2.3")}})
-		var changes atomic.Int32
+		var changes, asked atomic.Int32
 		g := &gateway{
-			log: logr.Discard(), changed: func() { changes.Add(1) }, lastResolved: map[string][]netip.Addr{},
+			log: logr.Discard(), changed: func() { changes.Add(1) },
 			link: &links.Mirroring{
 				Cluster: "east",
 				Gateway: links.Gateway{Addresses: []string{"192.0.2.3", "a.example", "b.example"}},
 			},
-			resolve: func(_ context.Context, host string) ([]netip.Addr, error) {
+			resolve: func(ctx context.Context, host string) ([]netip.Addr, error) {
+				n := asked.Add(1)
+				if timesOut.Load() {
+					<-ctx.Done()
+					return nil, ctx.Err()
+				}
 				if found := (*answers.Load())[host]; found != nil {
 					return found, nil
 				}
-				return nil, errors.New("no such host")
+				return nil, &net.DNSError{Err: "no such host", Server: fmt.Sprintf("10.96.0.%d:53", n), IsNotFound: true}
 			},
+		}
+		if !g.state().resolving {
+			t.Error("what was not asked for yet counts as resolved")
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan struct{})
 		go func() { g.runResolver(ctx); close(done) }()
-		wants := func(n int32, want ...string) {
+		wants := func(n int32, problem string, want ...string) {
 			t.Helper()
-			if got := g.state().addresses; !slices.Equal(got, want) || changes.Load() != n {
-				t.Errorf("addresses %v after %d changes, want %v after %d", got, changes.Load(), want, n)
+			now := g.state()
+			if now.resolving || !slices.Equal(now.addresses, want) || changes.Load() != n {
+				t.Errorf("addresses %v after %d changes, want %v after %d", now.addresses, changes.Load(), want, n)
+			}
+			if now.problem != problem {
+				t.Errorf("problem %q, want %q", now.problem, problem)
 			}
 		}
+		const (
+			noA  = "a.example in spec.gatewayAddress cannot be resolved: there is no such host"
+			keep = ": its last addresses are kept, 192.0.2.1"
+			noB  = "b.example in spec.gatewayAddress cannot be resolved: there is no such host: its last addresses are " +
+				"kept, 192.0.2.3, 192.0.2.9"
+		)
 		settle(time.Second)
-		wants(1, "192.0.2.3", "192.0.2.9")
+		wants(1, noA, "192.0.2.3", "192.0.2.9")
+		settle(5 * time.Minute)
+		wants(1, noA, "192.0.2.3", "192.0.2.9")
+		if n := asked.Load(); n > 30 {
+			t.Errorf("two names were asked for %d times in 5 minutes", n)
+		}
 		answers.Store(&names{"a.example": {addr("192.0.2.1")}})
 		settle(33 * time.Second)
-		wants(2, "192.0.2.1", "192.0.2.3", "192.0.2.9")
+		wants(2, noB, "192.0.2.1", "192.0.2.3", "192.0.2.9")
 		answers.Store(&names{})
 		settle(5 * time.Minute)
-		wants(2, "192.0.2.1", "192.0.2.3", "192.0.2.9")
+		wants(3, noA+keep+"; "+noB, "192.0.2.1", "192.0.2.3", "192.0.2.9")
 		unusable := []netip.Addr{
 			addr("0.0.0.0"), addr("::1"), addr("::ffff:127.0.0.1"), addr("169.254.1.1"), addr("224.0.0.1"),
 		}
 		answers.Store(&names{"b.example": unusable}) // any of them has the API server reject the Endpoints
 		settle(33 * time.Second)
-		wants(2, "192.0.2.1", "192.0.2.3", "192.0.2.9")
-		answers.Store(&names{"b.example": append(unusable, addr("2001:db8::1"))})
+		wants(4, noA+keep+"; b.example in spec.gatewayAddress has no address that can be that of a gateway: 0.0.0.0, "+
+			"169.254.1.1, 224.0.0.1, and 2 more: its last addresses are kept, 192.0.2.3, 192.0.2.9",
+			"192.0.2.1", "192.0.2.3", "192.0.2.9")
+		answers.Store(&names{"a.example": {addr("192.0.2.1")}, "b.example": append(unusable, addr("2001:db8::1"))})
 		settle(33 * time.Second)
-		wants(3, "192.0.2.1", "192.0.2.3", "2001:db8::1")
+		wants(5, "", "192.0.2.1", "192.0.2.3", "2001:db8::1")
+		timesOut.Store(true)
+		settle(40 * time.Second) // both are asked at once
+		wants(6, "a.example in spec.gatewayAddress cannot be resolved: DNS does not answer within 5s"+keep+
+			"; b.example in spec.gatewayAddress cannot be resolved: DNS does not answer within 5s: its last addresses "+
+			"are kept, 2001:db8::1", "192.0.2.1", "192.0.2.3", "2001:db8::1")
+		timesOut.Store(false)
 		var many []netip.Addr
 		for a := addr("198.51.0.0"); len(many) <= maxGatewayIPs; a = a.Next() {
 			many = append(many, a)

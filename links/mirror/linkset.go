@@ -4,7 +4,6 @@ import (
 	"context"
 	"iter"
 	"maps"
-	"net/netip"
 	"slices"
 	"strings"
 	"sync"
@@ -267,14 +266,14 @@ func (f *linkFollower) updateGateway(ctx context.Context, l *link) {
 	}
 	g := &gateway{
 		log: f.log, link: l.Mirroring, metrics: f.metrics, changed: func() { f.enqueueCluster(l.Cluster) },
-		resolve: resolveHost, dial: f.options.Dial, probePort: func() (int32, error) { return f.probePort(l) },
-		lastResolved: map[string][]netip.Addr{}, probeEnded: make(chan struct{}),
+		resolve: f.options.Resolve, dial: f.options.Dial, probePort: func() (int32, error) { return f.probePort(l) },
+		probeEnded: make(chan struct{}),
 	}
 	if old != nil {
 		old.cancel()
 		if slices.Equal(old.link.Gateway.Addresses, l.Gateway.Addresses) {
-			addresses, _ := old.addresses.Load()
-			g.addresses.Store(addresses)
+			resolved, _ := old.resolved.Load()
+			g.resolved.Store(resolved)
 		}
 	}
 	ctx, g.cancel = context.WithCancel(ctx)

@@ -13,13 +13,14 @@ import (
 	"github.com/fingerpost/fingerpost/cluster/api"
 )
 
-// metrics are those of Linkerd's service mirror, and two of our own.
+// metrics are those of Linkerd's service mirror, and some of our own.
 type metrics struct {
 	enabled, alive, latency *prometheus.GaugeVec
 	latencies               *prometheus.HistogramVec
 	probes                  *prometheus.CounterVec
 	writes                  *prometheus.CounterVec
 	services                *prometheus.GaugeVec
+	addresses, unresolved   *prometheus.GaugeVec
 
 	outcomes map[string]map[serviceOutcome]int // with a series, by cluster; of the one that reports statuses
 }
@@ -60,6 +61,11 @@ func newMetrics() *metrics {
 		services: gauge("fingerpost_mirror_services",
 			"Services of a linked cluster that its Link selects, by the outcome.",
 			"target_cluster", "federated", "reason"),
+		addresses: gauge("fingerpost_mirror_gateway_addresses",
+			"Addresses of the gateway of a linked cluster, to which its mirrors lead.", "target_cluster"),
+		unresolved: gauge("fingerpost_mirror_gateway_unresolved",
+			"Host names of the gateway of a linked cluster that cannot be resolved; their last addresses are kept.",
+			"target_cluster"),
 	}
 	for _, write := range writes {
 		verb, resource, _ := strings.Cut(write, " ")
@@ -85,7 +91,9 @@ const unknownReason = "Unknown"
 
 // vectors returns what is exported.
 func (m *metrics) vectors() []prometheus.Collector {
-	return []prometheus.Collector{m.enabled, m.alive, m.latency, m.latencies, m.probes, m.writes, m.services}
+	return []prometheus.Collector{
+		m.enabled, m.alive, m.latency, m.latencies, m.probes, m.writes, m.services, m.addresses, m.unresolved,
+	}
 }
 
 func (m *metrics) setAlive(name string, alive bool) {
@@ -150,12 +158,25 @@ func (m *metrics) setServices(name string, results []serviceResult) {
 	m.outcomes[name] = counts
 }
 
+// setGateway counts where the gateway of a Link leads, if it has one.
+func (m *metrics) setGateway(l *link, g gatewayState) {
+	if len(l.Gateway.Addresses) == 0 || l.skipReason != "" {
+		m.addresses.DeleteLabelValues(l.Cluster)
+		m.unresolved.DeleteLabelValues(l.Cluster)
+		return
+	}
+	m.addresses.WithLabelValues(l.Cluster).Set(float64(len(g.addresses)))
+	m.unresolved.WithLabelValues(l.Cluster).Set(float64(g.unresolved))
+}
+
 // keepServices deletes the counts of clusters without a Link.
 func (m *metrics) keepServices(now *linkSet) {
 	for name := range m.outcomes {
 		if now.linkOf(name) == nil {
 			m.setServices(name, nil)
 			delete(m.outcomes, name)
+			m.addresses.DeleteLabelValues(name)
+			m.unresolved.DeleteLabelValues(name)
 		}
 	}
 }
@@ -164,4 +185,6 @@ func (m *metrics) keepServices(now *linkSet) {
 func (m *metrics) forgetServices() {
 	clear(m.outcomes)
 	m.services.Reset()
+	m.addresses.Reset()
+	m.unresolved.Reset()
 }

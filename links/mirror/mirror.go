@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"net/netip"
 
 	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
@@ -28,8 +29,9 @@ type Options struct {
 	Exclude          []string // keys not to copy besides controllerKeys; foo/* excludes all that begin with foo/
 	MaxServices      int      // written for one linked cluster; 0: no limit
 
-	// Dial is how gateways are probed, for tests; the network by default.
-	Dial func(ctx context.Context, network, address string) (net.Conn, error)
+	// Dial is how gateways are probed, and Resolve how their names are resolved, for tests; over the network by default.
+	Dial    func(ctx context.Context, network, address string) (net.Conn, error)
+	Resolve func(ctx context.Context, host string) ([]netip.Addr, error)
 }
 
 // A Mirror writes the Services that Links ask for into the local cluster, while Run lasts.
@@ -57,6 +59,9 @@ func New(
 	}
 	if m.options.Namespace == "" {
 		m.options.Namespace = "linkerd-multicluster"
+	}
+	if m.options.Resolve == nil {
+		m.options.Resolve = resolveHost
 	}
 	var err error
 	if m.core, err = kubernetes.NewForConfigAndClient(local.Config, local.HTTPClient); err != nil {

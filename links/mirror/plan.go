@@ -28,6 +28,7 @@ type inputs struct {
 	*linkSet
 	name            api.Key
 	existing        *corev1.Service // nil: there is none
+	leadsSomewhere  bool            // its Endpoints have addresses
 	namespaceExists bool            // true also if it is not known
 	probe           *link           // the Link whose gateway is probed over the name; nil: none
 	probeGateway    gatewayState
@@ -68,6 +69,7 @@ type reader interface {
 	namespaceExists(name string) bool    // true also if it is not known
 	readiness(cluster string, k api.Key) readiness
 	gateway(cluster string) gatewayState
+	hasAddresses(k api.Key) bool // the Endpoints of a local Service
 	// servicesWithHostname returns the Services of a cluster that have an endpoint with a hostname, sorted.
 	servicesWithHostname(cluster, namespace, hostname string) []string
 }
@@ -77,6 +79,7 @@ type reader interface {
 func readInputs(r reader, all *linkSet, options *Options, k api.Key) *inputs {
 	in := &inputs{
 		options: options, linkSet: all, name: k, existing: r.readLocal(k), probe: all.probedOver(k),
+		leadsSomewhere: r.hasAddresses(k),
 	}
 	// Services and Namespaces are watched apart: of a new Namespace the mirror that is in it may be seen first.
 	in.namespaceExists = in.existing != nil || r.namespaceExists(k.Namespace)
@@ -151,9 +154,12 @@ type readiness struct {
 
 // gatewayState is the state of a cluster's gateway.
 type gatewayState struct {
-	addresses []string // IP addresses, sorted; none: they are not known
-	dead      bool     // it fails its probes
-	unprobed  string   // why it cannot be probed; empty if it can, or need not
+	addresses  []string // IP addresses, sorted; none: they are not known
+	dead       bool     // it fails its probes
+	resolving  bool     // its hosts were not asked for yet
+	unresolved int      // host names that lead nowhere, or whose last addresses are kept
+	problem    string   // describes them, for people; empty for none
+	unprobed   string   // why it cannot be probed; empty if it can, or need not
 }
 
 // A serviceResult is the outcome for one Service of a linked cluster, for the status of its Link.
@@ -163,6 +169,7 @@ type serviceResult struct {
 	remote     api.Key
 	mirrored   bool
 	overBudget bool // the cluster has as many Services here as it may
+	noGateway  bool // its gateway has no address for the mirror
 	reason     string
 	message    string
 }
@@ -364,7 +371,8 @@ func unsuitable(svc *corev1.Service, name string) string {
 	case len(svc.Spec.Ports) == 0:
 		return "it has no ports"
 	}
-	if problems := validation.IsDNS1035Label(name); len(problems) > 0 {
+	// Whether a name may begin with a digit is for the local API server to say: since Kubernetes 1.36 it may.
+	if problems := validation.IsDNS1123Label(name); len(problems) > 0 {
 		return fmt.Sprintf("%q is not a valid name of a Service: %s", name, strings.Join(problems, "; "))
 	}
 	return ""
@@ -404,6 +412,7 @@ func (in *inputs) planMirror(m *mirrorInputs) namePlan {
 		p.service.Labels[discoveryKey], p.service.Labels[remoteServiceLabel] = l.Cluster, m.remote.Name
 		return p
 	}
+	p.results = in.gatewayResults(m, p.results)
 	if in.options.Headless && isHeadless(svc.Service) {
 		if problem := in.chooseKind(p.service, m.remote.readiness); problem != "" {
 			return m.failed(reasonError, problem)
@@ -416,6 +425,48 @@ func (in *inputs) planMirror(m *mirrorInputs) namePlan {
 	ready := !m.remote.readiness.known || m.remote.readiness.ready
 	p.endpoints, p.keepEndpoints = m.gatewayEndpoints(p.service, ready)
 	return p
+}
+
+// gatewayResults returns the results for a mirror, as an error if the gateway has no address for it. Endpoints that
+// lead to earlier addresses stay as they are. As long as the gateway was not resolved there is no result, and the
+// status of the Link has what it had.
+func (in *inputs) gatewayResults(m *mirrorInputs, results []serviceResult) []serviceResult {
+	problem := in.noAddress(m.gateway)
+	switch stays := in.leadsSomewhere && !isHeadlessMirror(in.existing); {
+	case m.gateway.resolving:
+		return nil
+	case problem == "":
+	case stays && len(m.gateway.addresses) == 0:
+		results[0].message = strings.TrimPrefix(results[0].message+"; its Endpoints stay as they are: "+problem, "; ")
+	default:
+		failResults(results, problem)
+		results[0].noGateway = true
+	}
+	return results
+}
+
+// noAddress returns why a gateway has no address that the existing mirror can lead to; empty if it has one, or if that
+// is not known. A Service leads to addresses of its own families only.
+func (in *inputs) noAddress(g gatewayState) string {
+	switch {
+	case len(g.addresses) == 0 && g.problem != "":
+		return "the gateway has no address: " + g.problem
+	case len(g.addresses) == 0 || in.existing == nil || len(in.existing.Spec.IPFamilies) == 0:
+		return ""
+	}
+	families := in.existing.Spec.IPFamilies
+	if slices.ContainsFunc(g.addresses, func(ip string) bool { return slices.Contains(families, familyOf(ip)) }) {
+		return ""
+	}
+	return fmt.Sprintf("the gateway has no %s address, and this Service has no other: it has %s",
+		families[0], describeAddresses(g.addresses))
+}
+
+func familyOf(ip string) corev1.IPFamily {
+	if strings.Contains(ip, ":") {
+		return corev1.IPv6Protocol
+	}
+	return corev1.IPv4Protocol
 }
 
 // failed returns the plan for a Service that is not mirrored, and why.

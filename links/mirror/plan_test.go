@@ -47,6 +47,7 @@ type scene struct {
 	missing       []string             // namespaces that do not exist
 	ready         map[string]readiness // by cluster and name
 	gateways      map[string]gatewayState
+	leads         map[string]bool // names of Services whose Endpoints have addresses
 }
 
 func (s scene) linkSet() *linkSet {
@@ -87,6 +88,8 @@ func (s scene) namespaceExists(name string) bool { return !slices.Contains(s.mis
 func (s scene) readiness(cluster string, k api.Key) readiness { return s.ready[cluster+" "+k.String()] }
 
 func (s scene) gateway(cluster string) gatewayState { return s.gateways[cluster] }
+
+func (s scene) hasAddresses(k api.Key) bool { return s.leads[k.Name] }
 
 func (s scene) servicesWithHostname(cluster, namespace, hostname string) (names []string) {
 	for _, name := range slices.Sorted(maps.Keys(s.ready)) {
@@ -1047,5 +1050,61 @@ func TestExcluded(t *testing.T) {
 		if got := excluded(list, key); got != want {
 			t.Errorf("excluded(%q) is %t", key, got)
 		}
+	}
+}
+
+// A mirror without a gateway that it can lead to is none, and its entry in the Link says why.
+func TestNoGateway(t *testing.T) {
+	const problem = "gw.example in spec.gatewayAddress cannot be resolved: there is no such host"
+	existing := func(families ...corev1.IPFamily) []*corev1.Service {
+		return []*corev1.Service{with(mirrored("web-east", "east"), func(s *corev1.Service) {
+			s.Spec.IPFamilies = families
+		})}
+	}
+	for name, c := range map[string]struct {
+		gateway gatewayState
+		local   []*corev1.Service
+		leads   bool
+		want    string
+	}{
+		"not asked for yet": {gatewayState{resolving: true}, nil, false, "web-east"},
+		"unresolved":        {gatewayState{problem: problem}, nil, false, "Error: the gateway has no address: " + problem},
+		"unresolved, and Endpoints without addresses": {
+			gatewayState{problem: problem}, existing(), false, "Error: the gateway has no address: " + problem,
+		},
+		"unresolved since this term began": {
+			gatewayState{problem: problem}, existing(), true,
+			"Mirrored: its Endpoints stay as they are: the gateway has no address: " + problem,
+		},
+		"one name of several": {
+			gatewayState{problem: problem, addresses: []string{"192.0.2.1"}}, existing(), true, "Mirrored",
+		},
+		"another family": {
+			gatewayState{addresses: []string{"2001:db8::1"}}, existing(corev1.IPv4Protocol), true,
+			"Error: the gateway has no IPv4 address, and this Service has no other: it has 2001:db8::1",
+		},
+		"one of two families": {
+			gatewayState{addresses: []string{"2001:db8::1"}}, existing(corev1.IPv4Protocol, corev1.IPv6Protocol), true,
+			"Mirrored",
+		},
+		"families that are not known": {gatewayState{addresses: []string{"2001:db8::1"}}, existing(), true, "Mirrored"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for _, spec := range []string{"", corev1.ClusterIPNone} {
+				web := service("web", exported)
+				web.Spec.ClusterIP = spec
+				p := scene{
+					links: []*link{aLink(t, "east", 1)}, remote: map[string][]*corev1.Service{"east": {web}},
+					gateways: map[string]gatewayState{"east": c.gateway}, local: c.local,
+					leads: map[string]bool{"web-east": c.leads},
+				}.plan("web-east")
+				if got := strings.TrimPrefix(summary(p), "web-east; east "); got != c.want {
+					t.Errorf("got  %s\nwant %s", got, c.want)
+				}
+				if len(c.gateway.addresses) == 0 && (p.endpoints != nil || !p.keepEndpoints) {
+					t.Error("the Endpoints do not stay as they are")
+				}
+			}
+		})
 	}
 }

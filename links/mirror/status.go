@@ -18,14 +18,13 @@ import (
 
 // The reasons of the condition Mirroring.
 const (
-	reasonMirroring   = "Mirroring"        // True
-	reasonInvalidLink = "InvalidLink"      // False: a field of the Link is invalid; existing mirrors are kept
-	reasonForbidden   = "Forbidden"        // False: we lack a permission
-	reasonTooMany     = "TooManyServices"  // False: the budget of the cluster is used up
-	reasonNotProbed   = "GatewayNotProbed" // False: there is no way to probe its gateway
-	reasonWaiting     = "Waiting"          // Unknown: the cluster was not listed; existing mirrors are kept
-	reasonRemovalHeld = "RemovalHeld"      // Unknown: most Services vanished at once; a listing decides
-	conditionMirrored = "Mirrored"         // the condition of one Service
+	reasonMirroring   = "Mirroring"       // True
+	reasonInvalidLink = "InvalidLink"     // False: a field of the Link is invalid; existing mirrors are kept
+	reasonForbidden   = "Forbidden"       // False: we lack a permission
+	reasonTooMany     = "TooManyServices" // False: the budget of the cluster is used up
+	reasonWaiting     = "Waiting"         // Unknown: the cluster was not listed; existing mirrors are kept
+	reasonRemovalHeld = "RemovalHeld"     // Unknown: most Services vanished at once; a listing decides
+	conditionMirrored = "Mirrored"        // the condition of one Service
 	kindService       = "Service"
 )
 
@@ -90,6 +89,7 @@ func (t *term) reportLink(_ context.Context, k api.Key) error {
 	r, results, localRefusal := t.remotes[l.Cluster], t.results.resultsOf(k), t.localRefusal
 	t.mu.Unlock()
 	t.metrics.setServices(l.Cluster, results)
+	t.metrics.setGateway(l, t.gateway(l.Cluster))
 	s := links.MirrorStatus{Condition: t.mirroringCondition(l, r, results, localRefusal)}
 	if r != nil && l.skipReason == "" && l.Problem == "" {
 		s.Unmatched = r.unmatched(l)
@@ -159,6 +159,7 @@ func (t *term) mirroringCondition(
 		}
 	}
 	gateway := t.gateway(l.Cluster)
+	noGateway := slices.IndexFunc(results, func(r serviceResult) bool { return r.noGateway })
 	forbidden := slices.IndexFunc(results, func(r serviceResult) bool {
 		return strings.HasPrefix(r.message, noPermissionPrefix)
 	})
@@ -177,8 +178,15 @@ func (t *term) mirroringCondition(
 			"most of the mirrored Services have vanished at once: they are removed if the next listing lacks them too")
 	case forbidden >= 0:
 		return condition(metav1.ConditionFalse, reasonForbidden, results[forbidden].message)
+	case gateway.problem != "" && len(gateway.addresses) > 0:
+		return condition(metav1.ConditionFalse, links.GatewayUnresolved, gateway.problem)
+	case gateway.problem != "":
+		return condition(metav1.ConditionFalse, links.GatewayUnresolved,
+			gateway.problem+": the gateway has no address, and Endpoints of mirrors stay as they are")
+	case noGateway >= 0:
+		return condition(metav1.ConditionFalse, links.GatewayUnresolved, results[noGateway].message)
 	case gateway.unprobed != "":
-		return condition(metav1.ConditionFalse, reasonNotProbed, gateway.unprobed+
+		return condition(metav1.ConditionFalse, links.GatewayNotProbed, gateway.unprobed+
 			": Services are mirrored, and the gateway counts as it did before")
 	case t.budget.exhausted(l.Cluster):
 		waiting := 0

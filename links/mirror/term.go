@@ -327,7 +327,14 @@ func (t *term) gateway(cluster string) gatewayState {
 	if g := t.gatewayOf(cluster); g != nil {
 		return g.state()
 	}
-	return gatewayState{}
+	return gatewayState{resolving: true}
+}
+
+func (t *term) hasAddresses(k api.Key) bool {
+	e, found := t.endpoints.Get(k)
+	return found && slices.ContainsFunc(e.Subsets, func(s endpointSubset) bool {
+		return len(s.Addresses)+len(s.NotReadyAddresses) > 0
+	})
 }
 
 func (t *term) gatewayOf(cluster string) *gateway {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -170,7 +171,29 @@ func (s *scenario) options(args []string) app.Options {
 	o.Mirror.Dial = func(_ context.Context, _, address string) (net.Conn, error) {
 		return nil, fmt.Errorf("dial %s: connection refused", address)
 	}
+	o.Mirror.Resolve = func(_ context.Context, host string) ([]netip.Addr, error) {
+		if all, found := s.hosts.Load(host); found {
+			return slices.Clone(all.([]netip.Addr)), nil
+		}
+		return nil, &net.DNSError{Name: host, Err: "no such host", IsNotFound: true}
+	}
 	return o
+}
+
+// resolve sets the addresses of a host name; without any there is no such host.
+func (s *scenario) resolve(host string, addresses []string) {
+	s.hosts.Delete(host)
+	var all []netip.Addr
+	for _, text := range addresses {
+		addr, err := netip.ParseAddr(text)
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		all = append(all, addr)
+	}
+	if all != nil {
+		s.hosts.Store(host, all)
+	}
 }
 
 // start starts a replica.

@@ -144,6 +144,7 @@ type scenario struct {
 	ended    []<-chan struct{}           // closed when a replica has ended
 	tokens   map[string]string           // of clusters
 	anew     map[string]bool             // clusters whose kubeconfig names the server in another way
+	hosts    sync.Map                    // addresses of host names, []netip.Addr
 	show     []string
 	stateDir string          // of all replicas, a folder each
 	damaged  map[string]bool // replicas that find it damaged when they are started next
@@ -460,6 +461,8 @@ func (s *scenario) do(verb string, args []string) {
 		// deliver the other half. What it has delivered was so: no client can know better.
 		synctest.Wait()
 		restore()
+	case "require-letters":
+		s.network.Server(at(0)).RequireLetters(true)
 	case "unstream":
 		s.network.Server(at(0)).Stream(false)
 	case "multiplex":
@@ -516,6 +519,8 @@ func (s *scenario) do(verb string, args []string) {
 		s.tokens[at(0)] = s.network.Server(at(0)).TokenUntil(time.Now().Add(s.duration(at(1))))
 	case "revoke":
 		s.network.Server(at(0)).Revoke(s.token(at(0)))
+	case "resolve":
+		s.resolve(at(0), args[1:])
 	case "skew":
 		s.network.Server(at(0)).Skew(s.duration(at(1)))
 	case "check":

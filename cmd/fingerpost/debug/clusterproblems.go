@@ -48,6 +48,7 @@ const (
 	runbookForbidden   = "operations.md#fingerpostforbidden"
 	runbookWriter      = "operations.md#fingerpostnowriter"
 	runbookMirrored    = "checks.md#services-are-mirrored"
+	runbookMirroring   = "mirror.md#what-a-link-reports"
 	runbookWithoutLink = "checks.md#every-cluster-has-its-link"
 	runbookHeld        = "checks.md#no-link-is-held"
 	runbookLease       = "checks.md#a-lease-has-a-holder"
@@ -334,6 +335,14 @@ func linkProblems(l links.LinkStatus, reported bool) (all []Problem) {
 			Since:   c.LastTransitionTime.Time,
 			Command: fmt.Sprintf("kubectl -n %s describe link %s", quote(l.Namespace), quote(l.Name)),
 			Runbook: runbookConditions,
+		})
+	}
+	if l.Mirror != nil && l.Mirror.HasGatewayProblem() {
+		all = append(all, Problem{
+			Cluster: of, Title: "The gateway of " + of + " is not usable as its Link names it",
+			Text: l.Mirror.Condition.Message, Since: l.Mirror.Condition.LastTransitionTime.Time,
+			Command: fmt.Sprintf("kubectl -n %s describe link %s", quote(l.Namespace), quote(l.Name)),
+			Runbook: runbookMirroring,
 		})
 	}
 	if missing := l.Mirror.Missing(); missing != "" {
