@@ -20,6 +20,7 @@
 //   - Equal is not written.
 //   - What another writer wrote is not touched.
 //   - A refused object stops no other (TestFailureStopsNoOtherKey).
+//   - What one linked cluster causes has a pace, and what it wants in the end is written ([Pace]).
 //   - Removals and updates, which withdraw dead endpoints, go before creations.
 //   - What a mass removal would withdraw stays until a second reading confirms it (package federation/policy).
 //

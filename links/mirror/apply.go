@@ -47,6 +47,12 @@ func (t *term) reconcile(ctx context.Context, key queueKey) error {
 	if ctx.Err() != nil {
 		return nil //nolint:nilerr // the next term enqueues everything
 	}
+	if err == nil {
+		t.paces.drop(k)
+	}
+	if existing == nil && errors.Is(err, apply.ErrPaced) {
+		failResults(p.results, "it is created in its turn: "+pacedMessage)
+	}
 	return t.finishPlan(k, p, err)
 }
 
@@ -55,6 +61,8 @@ func (t *term) finishPlan(k api.Key, p namePlan, err error) error {
 	var retried error
 	switch {
 	case err == nil:
+	case errors.Is(err, apply.ErrPaced):
+		retried = err
 	case apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err):
 		// The record was not the newest: the event of the newer one enqueues the name. This is a second net.
 		return &apply.Retry{After: time.Second, Err: err}
@@ -141,6 +149,9 @@ func (t *term) applyService(ctx context.Context, k api.Key, want, is *corev1.Ser
 	hash := signService(want)
 	client := t.core.CoreV1().Services(k.Namespace)
 	if is == nil {
+		if err := t.takeTurn(t.paces.creations, want, k); err != nil {
+			return err
+		}
 		t.log.Info("Creating a mirror", "service", k.String())
 		return create(ctx, t, client, "services", want, func(found *corev1.Service) error {
 			if found.DeletionTimestamp != nil || !isOurs(found) {
@@ -151,6 +162,9 @@ func (t *term) applyService(ctx context.Context, k api.Key, want, is *corev1.Ser
 	}
 	if isApplied(is, hash, serviceFields(want)) {
 		return nil
+	}
+	if err := t.paces.take(t.paces.updates, k.String(), k); err != nil {
+		return err
 	}
 	t.log.V(1).Info("Applying a mirror", "service", k.String())
 	version, err := takeOver(ctx, t, client, "services", is, shared)
@@ -240,7 +254,18 @@ func takeOver[T mirrorObject](
 	return now.GetResourceVersion(), nil
 }
 
+// takeTurn returns nil if a Service may be created or deleted now, or a Retry.
+func (t *term) takeTurn(of *apply.Pace[api.Key], svc *corev1.Service, k api.Key) error {
+	cluster := t.causeOf(svc)
+	err := t.paces.take(of, cluster, k)
+	t.reportPace(cluster, err)
+	return err
+}
+
 func (t *term) deleteService(ctx context.Context, k api.Key, is *corev1.Service) error {
+	if err := t.takeTurn(t.paces.deletions, is, k); err != nil {
+		return err
+	}
 	t.log.Info("Deleting a mirror", "service", k.String())
 	return t.withPermission(ctx, writePermission{"delete", "services", k.Namespace}, func() error {
 		return ignoreNotFound(t.core.CoreV1().Services(k.Namespace).Delete(ctx, k.Name, apply.IfUnchanged(is)))
@@ -270,6 +295,9 @@ func (t *term) applyEndpoints(ctx context.Context, k api.Key, p namePlan, is *en
 	}
 	if isApplied(is, hash, endpointsFields(want)) {
 		return nil
+	}
+	if err := t.paces.take(t.paces.updates, k.String(), k); err != nil {
+		return err
 	}
 	version, err := takeOver(ctx, t, client, "endpoints", is, false)
 	if err != nil {

@@ -21,6 +21,7 @@ type metrics struct {
 	writes                  *prometheus.CounterVec
 	services                *prometheus.GaugeVec
 	addresses, unresolved   *prometheus.GaugeVec
+	waiting                 *prometheus.GaugeVec
 
 	outcomes map[string]map[serviceOutcome]int // with a series, by cluster; of the one that reports statuses
 }
@@ -61,6 +62,9 @@ func newMetrics() *metrics {
 		services: gauge("fingerpost_mirror_services",
 			"Services of a linked cluster that its Link selects, by the outcome.",
 			"target_cluster", "federated", "reason"),
+		waiting: gauge("fingerpost_mirror_waiting",
+			"Services that wait to be created or deleted, because their cluster has had many written at once.",
+			"target_cluster"),
 		addresses: gauge("fingerpost_mirror_gateway_addresses",
 			"Addresses of the gateway of a linked cluster, to which its mirrors lead.", "target_cluster"),
 		unresolved: gauge("fingerpost_mirror_gateway_unresolved",
@@ -93,6 +97,7 @@ const unknownReason = "Unknown"
 func (m *metrics) vectors() []prometheus.Collector {
 	return []prometheus.Collector{
 		m.enabled, m.alive, m.latency, m.latencies, m.probes, m.writes, m.services, m.addresses, m.unresolved,
+		m.waiting,
 	}
 }
 
@@ -177,6 +182,7 @@ func (m *metrics) keepServices(now *linkSet) {
 			delete(m.outcomes, name)
 			m.addresses.DeleteLabelValues(name)
 			m.unresolved.DeleteLabelValues(name)
+			m.waiting.DeleteLabelValues(name)
 		}
 	}
 }
@@ -187,4 +193,5 @@ func (m *metrics) forgetServices() {
 	m.services.Reset()
 	m.addresses.Reset()
 	m.unresolved.Reset()
+	m.waiting.Reset()
 }

@@ -6,12 +6,14 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/fingerpost/fingerpost/cluster/api"
+	"github.com/fingerpost/fingerpost/cluster/apply"
 	"github.com/fingerpost/fingerpost/cluster/linkerd"
 	"github.com/fingerpost/fingerpost/links"
 )
@@ -22,6 +24,7 @@ const (
 	reasonInvalidLink = "InvalidLink"     // False: a field of the Link is invalid; existing mirrors are kept
 	reasonForbidden   = "Forbidden"       // False: we lack a permission
 	reasonTooMany     = "TooManyServices" // False: the budget of the cluster is used up
+	reasonPaced       = "Paced"           // False: more is to be created and deleted than is written at once
 	reasonWaiting     = "Waiting"         // Unknown: the cluster was not listed; existing mirrors are kept
 	reasonRemovalHeld = "RemovalHeld"     // Unknown: most Services vanished at once; a listing decides
 	conditionMirrored = "Mirrored"        // the condition of one Service
@@ -100,6 +103,9 @@ func (t *term) reportLink(_ context.Context, k api.Key) error {
 		}
 	}
 	t.links.SetMirrorStatus(l.Link, l.UID, s)
+	if until := t.paces.pacedUntil(l.Cluster); !until.IsZero() {
+		return &apply.Retry{After: time.Until(until), Err: apply.ErrPaced}
+	}
 	return nil
 }
 
@@ -198,6 +204,9 @@ func (t *term) mirroringCondition(
 		return condition(metav1.ConditionFalse, reasonTooMany, fmt.Sprintf(
 			"%d Services exist here for the cluster, as many as -max-mirrors-per-link allows: they are kept up to "+
 				"date, and %d more that the Link selects are not created", t.options.MaxServices, waiting))
+	}
+	if !t.paces.pacedUntil(l.Cluster).IsZero() {
+		return condition(metav1.ConditionFalse, reasonPaced, pacedMessage)
 	}
 	return condition(metav1.ConditionTrue, reasonMirroring, "Services are mirrored as the Link asks")
 }

@@ -92,6 +92,7 @@ type term struct {
 	knownNamespaces map[string]bool // of namespaceChanged alone
 	permissions     *permissions
 	budget          *budget
+	paces           *paces
 	remoteEndpoints remoteEndpoints
 	byCluster       index[string]         // Services of the local cluster
 	byParent        index[api.Key]        // mirrors of endpoints, by the headless mirror that lists them
@@ -110,6 +111,7 @@ func newTerm(m *Mirror, engaged *api.Connection) *term {
 		Mirror:          m,
 		permissions:     &permissions{log: m.log, client: m.core},
 		budget:          newBudget(m.options.MaxServices),
+		paces:           newPaces(),
 		ready:           make(chan struct{}),
 		remotes:         map[string]*remoteCluster{},
 		knownNamespaces: map[string]bool{},
