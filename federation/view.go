@@ -30,6 +30,7 @@ type View struct {
 	LocalOnly    bool          // internalTrafficPolicy: Local
 	Malformed    string        // why clients cannot be served although the Service exists; empty if they can
 	Misread      string        // what its owner asks for that is not understood, for people; empty for nothing
+	Unexported   bool          // its cluster does not export it: no other one learns of it by asking for it
 	Ports        []ServicePort // sorted by Number, then Protocol; one entry for both
 	Opaque       Ports         // ports whose protocol a proxy should not detect; not given: the server's default holds
 	Composition  *Composition  // nil: the Service consists of its own endpoints
@@ -422,7 +423,7 @@ func (v *View) sharing(old *View) *View {
 	n := *v
 	n.Slices = slices.Clone(v.Slices)
 	same := v.ExternalName == old.ExternalName && v.LocalOnly == old.LocalOnly && v.Malformed == old.Malformed &&
-		v.Misread == old.Misread && v.Opaque == old.Opaque && slices.Equal(v.Ports, old.Ports) &&
+		v.Misread == old.Misread && v.Unexported == old.Unexported && v.Opaque == old.Opaque && slices.Equal(v.Ports, old.Ports) &&
 		v.Composition.equal(old.Composition) && v.Policy.Equal(old.Policy) && len(v.Slices) == len(old.Slices)
 	for i, s := range v.Slices {
 		j, found := slices.BinarySearchFunc(old.Slices, s, compareNames)

@@ -105,7 +105,7 @@ type Loop[K comparable] struct {
 	bell   *watch.KeyedBell[K]
 
 	mu       sync.Mutex
-	followed map[K]*federation.Watch
+	followed map[K][]*federation.Watch
 	ended    bool
 	reviewed time.Time // when permissions were last reviewed
 }
@@ -122,7 +122,7 @@ func NewLoop[K comparable](log logr.Logger, c Config[K]) *Loop[K] {
 	c.MinRetry = cmp.Or(c.MinRetry, 200*time.Millisecond)
 	c.MaxRetry = cmp.Or(c.MaxRetry, time.Minute)
 	return &Loop[K]{
-		config: c, log: log, bell: watch.NewKeyedBell[K](), followed: map[K]*federation.Watch{},
+		config: c, log: log, bell: watch.NewKeyedBell[K](), followed: map[K][]*federation.Watch{},
 	}
 }
 
@@ -146,15 +146,21 @@ func (l *Loop[K]) Enqueue(keys ...K) {
 	}
 }
 
-// Follow has a key reconciled whenever the Snapshot of a Service changes, until Unfollow or the end of the Loop.
-// A key follows one Service: another call for it does nothing.
-func (l *Loop[K]) Follow(k K, ref federation.Ref) {
+// Follow has a key reconciled whenever the Snapshot of one of the Services changes, until Unfollow or the end of the
+// Loop. A key that follows some already goes on with them.
+func (l *Loop[K]) Follow(k K, refs ...federation.Ref) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.followed[k] == nil && !l.ended {
+	if l.followed[k] != nil || l.ended {
+		return
+	}
+	for i, ref := range refs {
+		if slices.Contains(refs[:i], ref) {
+			continue
+		}
 		w := l.config.Store.Watch(ref)
 		w.Add(l.bell.Bell(k))
-		l.followed[k] = w
+		l.followed[k] = append(l.followed[k], w)
 	}
 }
 
@@ -162,21 +168,21 @@ func (l *Loop[K]) Follow(k K, ref federation.Ref) {
 func (l *Loop[K]) Unfollow(k K) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if w := l.followed[k]; w != nil {
+	for _, w := range l.followed[k] {
 		w.Close()
-		delete(l.followed, k)
 	}
+	delete(l.followed, k)
 }
 
-// Snapshot returns the newest Snapshot of the Service that a key follows; nil if it follows none.
+// Snapshot returns the newest Snapshot of the first Service that a key follows; nil if it follows none.
 func (l *Loop[K]) Snapshot(k K) *federation.Snapshot {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	w := l.followed[k]
-	if w == nil {
+	all := l.followed[k]
+	if len(all) == 0 {
 		return nil
 	}
-	snapshot, _ := w.Load()
+	snapshot, _ := all[0].Load()
 	return snapshot
 }
 
@@ -251,8 +257,10 @@ func (l *Loop[K]) unfollowAll() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.ended = true
-	for _, w := range l.followed {
-		w.Close()
+	for _, all := range l.followed {
+		for _, w := range all {
+			w.Close()
+		}
 	}
 	clear(l.followed)
 }

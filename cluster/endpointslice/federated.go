@@ -37,11 +37,12 @@ const (
 type federatedSlices struct {
 	*sliceWriter
 	leftOut map[string]map[key]int // endpoints that are in no slice, by source cluster and Service; guarded by mu
+	private map[key]int            // members of which the cluster is not told, by Service; guarded by mu
 	events  *serviceEvents         // nil for all but the local cluster
 }
 
 func newFederatedSlices(w *Writer, t *apply.Target) *federatedSlices {
-	f := &federatedSlices{leftOut: map[string]map[key]int{}}
+	f := &federatedSlices{leftOut: map[string]map[key]int{}, private: map[key]int{}}
 	background := []func(context.Context){f.enqueueWhenLinked, f.enqueueWhenOwned}
 	if t.Local {
 		f.events = newServiceEvents(w.options.Events)
@@ -115,7 +116,7 @@ func (f *federatedSlices) enqueueWhenOwned(ctx context.Context) {
 
 func (f *federatedSlices) serviceChanged(k key, old, now *serviceRecord) {
 	if now != nil && (now.optIn || now.unclear) {
-		f.loop.Follow(k, f.ref(k))
+		f.loop.Follow(k, f.ref(k), f.localRef(k))
 	} else {
 		f.loop.Unfollow(k)
 	}
@@ -141,6 +142,11 @@ func (f *federatedSlices) ref(k key) federation.Ref {
 	return federation.Ref{Cluster: federation.Cluster(f.Name), Service: federation.Service(k)}
 }
 
+// localRef returns the Service of that name in the local cluster.
+func (f *federatedSlices) localRef(k key) federation.Ref {
+	return federation.Ref{Cluster: federation.Cluster(f.writer.options.Local), Service: federation.Service(k)}
+}
+
 // desired implements content.
 func (f *federatedSlices) desired(svc *serviceRecord) desiredSlices {
 	svc = f.inForce(svc)
@@ -153,6 +159,10 @@ func (f *federatedSlices) desired(svc *serviceRecord) desiredSlices {
 	if snapshot.View == nil { // no budget had room for it, or it is about to be published
 		return desiredSlices{keep: keepAll}
 	}
+	all := snapshot.Members
+	snapshot = f.shown(svc.key, snapshot)
+	f.reportPrivate(svc, all, snapshot.Members)
+
 	options, who := f.writer.options, f.ownership()
 	d := desiredSlices{
 		maxSlices: options.MaxSlices,
@@ -197,6 +207,7 @@ func (f *federatedSlices) confirmMembers(
 		member.View = v
 		fresh.Members[i] = &member
 	}
+	fresh = *f.shown(key{Namespace: now.Namespace, Name: now.Name}, &fresh)
 	claimed, _ = federatedGroups(record, &fresh, f.writer.options.Namespace, who, false)
 	return checkRemoved(gone, bySource(claimed)[source])
 }

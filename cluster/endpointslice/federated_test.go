@@ -357,3 +357,46 @@ func TestFederatedGroupsUnderPolicy(t *testing.T) {
 		}
 	}
 }
+
+// A linked cluster is told of what it has itself, of what is exported, and of what the local Service stands for, and of
+// nothing else; what is not known stays.
+func TestShownMembers(t *testing.T) {
+	ref := func(cluster, name string) federation.Ref {
+		return federation.Ref{Cluster: federation.Cluster(cluster), Service: federation.Service{Namespace: "shop", Name: name}}
+	}
+	member := func(of federation.Ref, v *federation.View) *federation.Member {
+		origin := &federation.Origin{MemberRef: federation.MemberRef{Ref: of}, Home: of.Cluster == "east"}
+		return &federation.Member{Origin: origin, View: v, Known: v != nil}
+	}
+	exported, private := &federation.View{}, &federation.View{Unexported: true}
+	all := []*federation.Member{
+		member(ref("east", "own"), private), member(ref("west", "exported"), exported),
+		member(ref("west", "private"), private), member(ref("west", "unknown"), nil), member(ref("local", "private"), private),
+	}
+	local := func(refs ...federation.Ref) *federation.View {
+		c := &federation.Composition{Union: true}
+		for _, r := range refs {
+			c.Members = append(c.Members, federation.MemberRef{Ref: r, Filtered: true})
+		}
+		return &federation.View{Composition: c}
+	}
+	const always = "own@east exported@west unknown@west"
+	for name, c := range map[string]struct {
+		local *federation.View
+		want  string
+	}{
+		"no local Service":        {nil, always},
+		"a plain local Service":   {&federation.View{}, always},
+		"one with other members":  {local(ref("west", "other"), ref("north", "private")), always},
+		"one with this member":    {local(ref("west", "private")), "own@east exported@west private@west unknown@west"},
+		"one with the local part": {local(ref("local", "private")), always + " private@local"},
+	} {
+		var got []string
+		for _, m := range shownMembers(c.local, all) {
+			got = append(got, m.Origin.Name+"@"+string(m.Origin.Cluster))
+		}
+		if got := strings.Join(got, " "); got != c.want {
+			t.Errorf("%s: %s, want %s", name, got, c.want)
+		}
+	}
+}

@@ -9,6 +9,9 @@ import (
 // applied implements content. It reports the endpoints that are in no slice of the cluster: the sums of each source
 // cluster that has slices there, when they change.
 func (f *federatedSlices) applied(k key, now map[string]int) {
+	if now == nil {
+		f.setPrivate(k, 0)
+	}
 	for source, sum := range f.sumLeftOut(k, now) {
 		f.writer.metrics.leftOut.WithLabelValues(f.Name, source).Set(float64(sum.Excess))
 		if f.Local {
@@ -52,6 +55,7 @@ func (f *federatedSlices) sumLeftOut(k key, now map[string]int) map[string]clust
 
 // forgetLeftOut takes back what was reported, once nothing runs any more.
 func (f *federatedSlices) forgetLeftOut() {
+	f.writer.metrics.private.DeleteLabelValues(f.Name)
 	for source := range f.leftOut {
 		f.writer.metrics.leftOut.DeletePartialMatch(prometheus.Labels{targetLabel: f.Name, "source": source})
 		if f.Local {

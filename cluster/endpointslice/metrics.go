@@ -9,7 +9,7 @@ const targetLabel = "target_cluster"
 // writes.
 type writerMetrics struct {
 	writes, failures *prometheus.CounterVec
-	leftOut          *prometheus.GaugeVec
+	leftOut, private *prometheus.GaugeVec
 }
 
 func newWriterMetrics() *writerMetrics {
@@ -28,6 +28,11 @@ func newWriterMetrics() *writerMetrics {
 			Help: "Endpoints of a source cluster that are in no slice, " +
 				"because they would take more slices than -max-slices-per-source allows.",
 		}, []string{targetLabel, "source"}),
+		private: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "fingerpost_slice_members_not_exported",
+			Help: "Members of Services of a linked cluster of which it is not told, because their clusters do not " +
+				"export them.",
+		}, []string{targetLabel}),
 	}
 }
 
@@ -44,9 +49,10 @@ func (m *writerMetrics) deleteSeries(cluster string) {
 	m.writes.DeletePartialMatch(prometheus.Labels{targetLabel: cluster})
 	m.failures.DeletePartialMatch(prometheus.Labels{targetLabel: cluster})
 	m.leftOut.DeletePartialMatch(prometheus.Labels{targetLabel: cluster})
+	m.private.DeletePartialMatch(prometheus.Labels{targetLabel: cluster})
 }
 
 // Collectors returns the Writer's metrics, to be registered.
 func (w *Writer) Collectors() []prometheus.Collector {
-	return []prometheus.Collector{w.metrics.writes, w.metrics.failures, w.metrics.leftOut}
+	return []prometheus.Collector{w.metrics.writes, w.metrics.failures, w.metrics.leftOut, w.metrics.private}
 }

@@ -18,6 +18,7 @@ import (
 // Options are those of a Writer, from flags.
 type Options struct {
 	Namespace string // of the control plane
+	Local     string // name of the local cluster
 	Links     Links
 	External  bool // write the slices of ExternalWorkloads
 	Federated bool // write slices with endpoints of other clusters

@@ -162,7 +162,8 @@ func (f *fleet) holdsFrom(in, name string, first, last int) {
 		endpoints = append(endpoints, fmt.Sprintf("{addresses: [10.1.0.%d]}", i))
 	}
 	f.apply(in,
-		fmt.Sprintf(`{apiVersion: v1, kind: Service, metadata: {name: %s, namespace: ns},
+		fmt.Sprintf(`{apiVersion: v1, kind: Service,
+  metadata: {name: %s, namespace: ns, labels: {mirror.linkerd.io/exported: remote-discovery}},
   spec: {ports: [{name: http, port: 80, protocol: TCP}]}}`, name),
 		fmt.Sprintf(`{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice,
   metadata: {name: %[1]s-1, namespace: ns, labels: {kubernetes.io/service-name: %[1]s}}, addressType: IPv4,

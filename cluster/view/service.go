@@ -22,6 +22,7 @@ func newView(cluster federation.Cluster, svc *corev1.Service, out *omissions) fe
 		LocalOnly:    policy != nil && *policy == corev1.ServiceInternalTrafficPolicyLocal,
 		Ports:        servicePorts(svc.Spec.Ports, out),
 		Misread:      MisreadService(svc),
+		Unexported:   !isExported(svc),
 	}
 	if list, found := svc.Annotations[linkerd.OpaquePortsAnnotation]; found {
 		v.Opaque = parsePorts(list, func(name string) (uint16, bool) {
@@ -34,6 +35,12 @@ func newView(cluster federation.Cluster, svc *corev1.Service, out *omissions) fe
 	}
 	v.Composition, v.Malformed = newComposition(cluster, svc, out)
 	return v
+}
+
+// isExported reports whether a Service has a label by which other clusters mirror it, or have it join a federated one,
+// whatever their Links select of those.
+func isExported(svc *corev1.Service) bool {
+	return svc.Labels[linkerd.ExportedLabel] != "" || svc.Labels[linkerd.FederatedLabel] != ""
 }
 
 // servicePorts returns the ports of a Service by number and protocol.

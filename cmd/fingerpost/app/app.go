@@ -148,7 +148,7 @@ func openCheckpoints(log logr.Logger, o Options) (*checkpoint.Dir, []cluster.Spe
 // complete sets what follows from other options.
 func (o *Options) complete() {
 	o.Discovery.Cluster = federation.Cluster(o.ClusterName)
-	o.Writer.Namespace = o.Discovery.ControllerNamespace
+	o.Writer.Namespace, o.Writer.Local = o.Discovery.ControllerNamespace, o.ClusterName
 	if !o.ReadSlices {
 		o.Writer.External, o.Writer.Federated = false, false
 	}
