@@ -30,7 +30,10 @@ const field, managedBy, us = "addresses", "app.kubernetes.io/managed-by", "listi
 
 var needed = []apply.Permission{
 	{Resource: schema.GroupResource{Resource: "services"}, Verbs: []string{"list", "watch"}},
-	{Resource: schema.GroupResource{Resource: "configmaps"}, Verbs: []string{"list", "watch", "create", "patch", "delete"}},
+	{
+		Resource: schema.GroupResource{Resource: "configmaps"},
+		Verbs:    []string{"list", "watch", "create", "patch", "delete"},
+	},
 }
 
 // listingsTask returns the task that is added to a Campaign.

@@ -24,8 +24,8 @@ func pass(d time.Duration) {
 	synctest.Wait()
 }
 
-// A writer in about a hundred lines, listings, keeps what it writes up to date, in a cluster that others change as well. What
-// they wrote it does not touch.
+// A writer in about a hundred lines, listings, keeps what it writes up to date, in a cluster that others change as well.
+// What they wrote it does not touch.
 func TestWriter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		network := apitest.NewNetwork()
