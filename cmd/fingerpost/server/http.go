@@ -9,8 +9,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/http/pprof"
+	"net/netip"
 	"runtime"
 	"slices"
 	"strings"
@@ -52,6 +54,9 @@ func (s *HTTP) Start(ctx context.Context) error {
 	}
 	s.Log.Info("HTTP server listens", "server", s.Name, "addr", listener.Addr().String())
 	server := s.server()
+	if isLoopback(listener.Addr()) {
+		server.Handler = localHosts(server.Handler)
+	}
 	(&waitingConns{limit: maxWaiting, closed: s.Closed}).bound(server)
 	s.listens.Store(true)
 	stopped := make(chan error, 1)
@@ -94,6 +99,35 @@ func (s *HTTP) server() *http.Server {
 		IdleTimeout:       2 * time.Minute, // longer than clients', who thus close, and lose no request
 		ErrorLog:          slog.NewLogLogger(logr.ToSlogHandler(s.Log.WithValues("server", s.Name)), slog.LevelInfo),
 	}
+}
+
+// localHosts rejects requests for the names of other hosts. A server on loopback has its own host for protection, and a
+// browser on that host, or on one from which a port is forwarded, runs pages of others: one whose name resolves to
+// loopback by now would read everything (DNS rebinding), and is recognized by that name, which the browser sends. An
+// address is no name, and nobody else's page can be of localhost.
+func localHosts(handler http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !isLocalHost(r.Host) {
+			http.Error(w, "this server is on a loopback address: ask it by an address or as localhost, "+
+				"such as http://127.0.0.1:9998, and not by the name of another host", http.StatusMisdirectedRequest)
+			return
+		}
+		handler.ServeHTTP(w, r)
+	})
+}
+
+// isLocalHost reports whether a Host, with a port or without, is an address or localhost; HTTP/1.0 needs none.
+func isLocalHost(host string) bool {
+	name := host
+	if withoutPort, _, err := net.SplitHostPort(host); err == nil {
+		name = withoutPort
+	}
+	name = strings.ToLower(strings.TrimSuffix(name, "."))
+	if name == "" || name == "localhost" || strings.HasSuffix(name, ".localhost") {
+		return true
+	}
+	_, err := netip.ParseAddr(strings.TrimSuffix(strings.TrimPrefix(name, "["), "]"))
+	return err == nil
 }
 
 // responseTimeout is how long a response may take to be computed and read.

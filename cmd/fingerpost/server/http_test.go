@@ -3,6 +3,7 @@ package server
 import (
 	"bufio"
 	"compress/gzip"
+	"context"
 	"fmt"
 	"io"
 	"net"
@@ -42,6 +43,83 @@ func dialHTTP(t *testing.T, handler http.Handler, request string) net.Conn {
 		wg.Wait()
 	})
 	return conn
+}
+
+// A server on loopback answers requests for addresses and localhost, and not for a name that somebody has let resolve
+// to loopback; a server that others may reach answers to any name.
+func TestNamesOfOtherHosts(t *testing.T) {
+	for addr, refuses := range map[string]bool{"127.0.0.1:0": true, "[::1]:0": true, "0.0.0.0:0": false, "[::ffff:127.0.0.1]:0": true} {
+		t.Run(addr, func(t *testing.T) {
+			listening := make(chan net.Addr, 1)
+			listen := func(ctx context.Context, network, address string) (net.Listener, error) {
+				l, err := (&net.ListenConfig{}).Listen(ctx, network, address)
+				if err != nil {
+					return nil, err
+				}
+				listening <- l.Addr()
+				return l, nil
+			}
+			handler := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "topology") })
+			s := &HTTP{Log: logr.Discard(), Name: "test", Addr: addr, Listen: listen, Handler: handler}
+			ctx, stop := context.WithCancel(t.Context())
+			stopped := make(chan error, 1)
+			go func() { stopped <- s.Start(ctx) }()
+			defer func() {
+				stop()
+				if err := <-stopped; err != nil {
+					t.Error(err)
+				}
+			}()
+			var at net.Addr
+			select {
+			case at = <-listening:
+			case err := <-stopped:
+				stopped <- nil
+				t.Skipf("no such address here: %v", err)
+			}
+			_, port, err := net.SplitHostPort(at.String())
+			if err != nil {
+				t.Fatal(err)
+			}
+			for host, isOther := range map[string]bool{
+				"127.0.0.1:" + port: false, "localhost:" + port: false, "LOCALHOST": false, "localhost.": false,
+				"[::1]:" + port: false, "::1": false, "a.localhost": false, "10.1.2.3": false, "": false,
+				"rebound.example:" + port: true, "rebound.example": true, "127.0.0.1.example": true, "localhost.example": true,
+				"notlocalhost": true, "1270.0.0.1": true,
+			} {
+				conn, err := net.Dial("tcp", net.JoinHostPort(strings.Trim(dialable(at), "[]"), port))
+				if err != nil {
+					t.Fatal(err)
+				}
+				version := "1.1"
+				if host == "" {
+					version = "1.0"
+				}
+				fmt.Fprintf(conn, "GET /debug/clusters HTTP/%s\r\nHost: %s\r\nConnection: close\r\n\r\n", version, host)
+				answer, err := io.ReadAll(conn)
+				conn.Close()
+				want := "topology"
+				if isOther && refuses {
+					want = "HTTP/1.1 421 "
+				}
+				if err != nil || !strings.Contains(string(answer), want) {
+					t.Errorf("Host %q: %v, want %q in\n%s", host, err, want, answer)
+				}
+				if want != "topology" && strings.Contains(string(answer), "topology") {
+					t.Errorf("Host %q is answered:\n%s", host, answer)
+				}
+			}
+		})
+	}
+}
+
+// dialable returns the address at which a listener is reached.
+func dialable(at net.Addr) string {
+	host, _, _ := net.SplitHostPort(at.String())
+	if ip := net.ParseIP(host); ip == nil || ip.IsUnspecified() {
+		return "127.0.0.1"
+	}
+	return host
 }
 
 // A client that does not take its answer is cut off, unless it has asked for a profile, which takes as long
