@@ -21,7 +21,7 @@ cmd/fingerpost/check -> cluster cluster/api cluster/apply cluster/linkerd federa
 cmd/fingerpost/cli -> cmd/fingerpost/debug
 cmd/fingerpost/cli -> cluster cluster/api cluster/linkerd discovery discovery/proxy federation federation/policy links
 cmd/fingerpost/debug -> cmd/fingerpost/server
-cmd/fingerpost/debug -> cluster discovery discovery/linkerd federation links
+cmd/fingerpost/debug -> cluster cluster/linkerd discovery discovery/linkerd federation links
 cmd/fingerpost/server -> cluster cluster/tokenreview discovery discovery/linkerd federation/watch
 cmd/fingerpost/webhook -> cluster/linkerd/serviceprofile
 cmd/fingerpost/cmdtest ->

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -259,7 +260,7 @@ func printClusters(f *frame, all replicaClusters, now time.Time) {
 		}
 		ends, ended := endOfCredentials(c, now)
 		r := t.addRow(displayName(c), c.State, fmt.Sprintf("%d/%d", s.live, s.replicas),
-			contactAge(c, now), c.Objects("services"), c.Endpoints,
+			contactAge(c, now), publishedServices(c), c.Endpoints,
 			writes(c, shortName(s.holder)), ends, problem)
 		r.colours["STATE"] = colour
 		if ended {
@@ -323,13 +324,16 @@ func (all replicaClusters) wideTable(several bool, now time.Time) *table {
 		if c.Writing.State == cluster.ReadOnly && c.Written() == debug.NotToBeWritten && c.Writing.Problem != "" {
 			texts = append(texts, "read-only: "+c.Writing.Problem)
 		}
+		if kinds := c.NotGranted(); len(kinds) > 0 {
+			texts = append(texts, "not read, as the account has no right to them: "+strings.Join(kinds, ", "))
+		}
 		ends, _ := endOfCredentials(c, now)
 		since := "—"
 		if !c.Since.IsZero() {
 			since = debug.Age(c.Since, now)
 		}
 		t.addRow(displayName(c), c.Replica, c.State, since, contactAge(c, now),
-			c.Objects("services"), c.Objects("pods"), c.Endpoints,
+			publishedServices(c), pods(c), c.Endpoints,
 			writes(c, holderOf(c)), cmp.Or(c.Source, "—"), ends, strings.Join(texts, "; "))
 	}
 	if !several {
@@ -343,6 +347,17 @@ func displayName(c replicaCluster) string {
 		return c.Name + " (local)"
 	}
 	return c.Name
+}
+
+// publishedServices returns how many Services a cluster has. One whose state was restored has none that were read.
+func publishedServices(c replicaCluster) int { return cmp.Or(c.Objects("services"), c.Services) }
+
+// pods returns how many Pods a cluster has. What is restored has the endpoints that they were, and no Pods.
+func pods(c replicaCluster) string {
+	if n := c.Objects("pods"); n > 0 || c.Checkpoint.IsZero() {
+		return strconv.Itoa(n)
+	}
+	return "—"
 }
 
 func contactAge(c replicaCluster, now time.Time) string {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/fingerpost/fingerpost/cluster"
 	"github.com/fingerpost/fingerpost/cluster/api"
+	"github.com/fingerpost/fingerpost/cluster/linkerd"
 	"github.com/fingerpost/fingerpost/cmd/fingerpost/debug"
 	"github.com/fingerpost/fingerpost/federation"
 	"github.com/fingerpost/fingerpost/links"
@@ -86,6 +87,41 @@ func TestHealthyClusters(t *testing.T) {
 		"All 2 clusters are Live.",
 	}, shownClusters(Screen{}, fleet(1))); diff != "" {
 		t.Error(diff)
+	}
+}
+
+// A cluster whose state was restored has the Services of then, and no Pods that were read. What its account need not be
+// granted is no problem, and is named where there is room.
+func TestRestoredCluster(t *testing.T) {
+	all := fleet(1)
+	for _, r := range all {
+		c := &r.Page.Clusters[1]
+		c.State, c.Checkpoint, c.Services, c.Endpoints = federation.Stale, noon.Add(-time.Hour), 7, 19
+		c.Kinds = []cluster.KindStatus{
+			refusedKind("services", ""), refusedKind("pods", ""),
+			refusedKind(linkerd.ExternalWorkloads.String(), metav1.StatusReasonForbidden),
+		}
+	}
+	text := strings.Join(shownClusters(Screen{}, all), "\n")
+	if want := "2s       7         19 "; !strings.Contains(text, want) || strings.Contains(text, "externalworkloads") {
+		t.Errorf("want %q in\n%s", want, text)
+	}
+	f := frame{}
+	f.addTable(mergeClusters(all, nil).wideTable(false, noon))
+	wide := ""
+	for _, l := range f.lines {
+		wide += l.text + "\n"
+	}
+	for _, want := range []string{"7         —     19 ", "the account has no right to them: externalworkloads.workload.linkerd.io"} {
+		if !strings.Contains(wide, want) {
+			t.Errorf("want %q in\n%s", want, wide)
+		}
+	}
+	for _, r := range all {
+		r.Page.Clusters[1].State = federation.Live
+	}
+	if text := strings.Join(shownClusters(Screen{}, all), "\n"); !strings.Contains(text, "All 2 clusters are Live.") {
+		t.Errorf("a right that need not be granted is a problem:\n%s", text)
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/fingerpost/fingerpost/cluster"
+	"github.com/fingerpost/fingerpost/cluster/linkerd"
 	"github.com/fingerpost/fingerpost/federation"
 	"github.com/fingerpost/fingerpost/links"
 )
@@ -295,16 +296,34 @@ func (p ClustersPage) WithoutLink() (all []Cluster) {
 }
 
 // Refused returns the kinds that the API server serves and does not let us read. Where it does not take the
-// credentials, that is reported of them.
+// credentials, that is reported of them, and what a cluster need not grant is in NotGranted.
 func (c Cluster) Refused() (all []cluster.KindStatus) {
 	for _, k := range c.Kinds {
 		switch k.Refused {
 		case "", metav1.StatusReasonNotFound, metav1.StatusReasonUnauthorized:
 		default:
-			all = append(all, k)
+			if !c.mayRefuse(k) {
+				all = append(all, k)
+			}
 		}
 	}
 	return all
+}
+
+// NotGranted returns the kinds that a linked cluster does not let us read and that are no problem: the account of
+// Linkerd's own multicluster chart has no right to ExternalWorkloads, and an API server that does not serve a kind
+// answers the same to who has no right to it.
+func (c Cluster) NotGranted() (all []string) {
+	for _, k := range c.Kinds {
+		if c.mayRefuse(k) {
+			all = append(all, k.Kind)
+		}
+	}
+	return all
+}
+
+func (c Cluster) mayRefuse(k cluster.KindStatus) bool {
+	return !c.Local && k.Kind == linkerd.ExternalWorkloads.String() && k.Refused == metav1.StatusReasonForbidden
 }
 
 // reportedByCluster are the conditions that a Problem of the cluster reports, and those that may be False.

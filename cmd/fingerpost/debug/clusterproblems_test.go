@@ -28,11 +28,13 @@ func TestProblems(t *testing.T) {
 	writing := func(local bool, s cluster.WritingState, problem string) func(*Cluster) {
 		return func(c *Cluster) { c.Local, c.Writing = local, cluster.Writing{State: s, Problem: problem} }
 	}
-	refused := func(reason metav1.StatusReason) func(*Cluster) {
+	refusedKind := func(kind string, reason metav1.StatusReason) func(*Cluster) {
 		return func(c *Cluster) {
-			c.Kinds = []cluster.KindStatus{{Kind: "pods", Health: api.Health{Refused: reason}}}
+			c.Kinds = []cluster.KindStatus{{Kind: kind, Health: api.Health{Refused: reason}}}
 		}
 	}
+	refused := func(reason metav1.StatusReason) func(*Cluster) { return refusedKind("pods", reason) }
+	const externals = "externalworkloads.workload.linkerd.io"
 	for name, c := range map[string]struct {
 		change func(*Cluster)
 		links  []links.LinkStatus
@@ -70,6 +72,20 @@ func TestProblems(t *testing.T) {
 		},
 		"forbidden": {
 			change: refused(metav1.StatusReasonForbidden), want: "west cannot be read completely",
+		},
+		"not granted by Linkerd's chart": {change: refusedKind(externals, metav1.StatusReasonForbidden)},
+		"not granted here": {
+			change: func(c *Cluster) {
+				c.Local = true
+				refusedKind(externals, metav1.StatusReasonForbidden)(c)
+			},
+			want: "west cannot be read completely",
+		},
+		"optional, and granted by Linkerd's chart": {
+			change: refusedKind("servers.policy.linkerd.io", metav1.StatusReasonForbidden), want: "west cannot be read completely",
+		},
+		"not granted, and failing": {
+			change: refusedKind(externals, metav1.StatusReasonInternalError), want: "west cannot be read completely",
 		},
 		"expires soon": {change: expires(time.Minute), want: "The credentials of west expire soon"},
 		"expired":      {change: expires(0), want: "!The credentials of west have expired"},

@@ -47,7 +47,8 @@ type Cluster struct {
 	Contact     string               `json:"contact,omitempty"`     // why it is out of contact
 	Credentials string               `json:"credentials,omitempty"` // why the newest credentials are not in use
 	Kinds       []cluster.KindStatus `json:"kinds,omitempty"`
-	Endpoints   int                  `json:"endpoints"` // that it publishes, ready or not
+	Services    int                  `json:"services,omitempty"` // that it publishes
+	Endpoints   int                  `json:"endpoints"`          // of them, ready or not
 }
 
 // Objects returns how many objects of a resource the cluster has.
@@ -72,6 +73,7 @@ func (s *Sources) newClusters() []Cluster {
 			c.LastContact = contact
 		}
 		for _, v := range s.Store.Views(federation.Cluster(name)).All() {
+			c.Services++
 			for _, slice := range v.Slices {
 				c.Endpoints += len(slice.Endpoints)
 			}
