@@ -11,8 +11,6 @@ import (
 	"unicode/utf16"
 	"unicode/utf8"
 
-	"sigs.k8s.io/yaml"
-
 	"github.com/fingerpost/fingerpost/cmd/fingerpost/debug"
 )
 
@@ -228,7 +226,7 @@ func printPage(to io.Writer, page any, output string) error {
 	if output != yamlOutput {
 		return PrintJSON(to, page)
 	}
-	b, err := yaml.Marshal(page)
+	b, err := marshalYAML(page)
 	if err != nil {
 		return err
 	}
