@@ -37,6 +37,7 @@ type history struct {
 	policies bool          // some are drawn
 	slicing  bool          // slices are written into linked clusters
 	midnight time.Duration // at which the first round begins, about so long after midnight
+	depot    *depotDraws   // nil for none
 }
 
 // deed is one thing that is done: lines of the script, and when. What happens later is for the next round, after a
@@ -74,6 +75,7 @@ func newHistory(seed uint64, length time.Duration) *history {
 	h.clusters = simClusters[:3+h.random.IntN(3)]
 	h.policies = h.random.IntN(3) > 0
 	h.slicing = !h.policies && h.random.IntN(3) > 0
+	h.depot = newDepotDraws(seed, h.policies)
 	h.prepare()
 	for now := time.Duration(0); now < length; {
 		round := h.seconds(30, 150)
@@ -148,6 +150,7 @@ func (h *history) prepare() {
 	for i := range simProfiles {
 		add("profile f%d %s.shop.svc.mycluster.local:80 via=replica-%d", i+1, []string{"web", "all"}[i/2%2], 1+i%2)
 	}
+	h.prepareDepot()
 	add("advance 20s")
 	add("compare")
 	h.midnight = time.Duration(len(h.setup)+1)*settle + 20*time.Second
@@ -271,6 +274,7 @@ func (h *history) round(from, to time.Duration) (settles time.Duration) {
 			}
 		}
 	}
+	h.depotRound(from, to)
 	return settles
 }
 

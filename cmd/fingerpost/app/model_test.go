@@ -271,7 +271,7 @@ func (s *scenario) differences() (all []string) {
 	steps := m.stepping(now)
 	for _, name := range s.opened {
 		st, is := s.streams[name].(*proxy.Stream)
-		if !is {
+		if !is || inDepot(st.Request().Authority) {
 			continue
 		}
 		want := m.given(serviceOf(st.Request().Authority), nodeNameOf(st.Request().Token), now)
@@ -311,6 +311,7 @@ func (s *scenario) differences() (all []string) {
 	}
 	if s.holds("-federated-slices") && !steps {
 		all = append(all, s.sliceDifferences(m, now)...)
+		all = append(all, s.kubeProxyDifferences(m, now)...)
 	}
 	all = append(all, s.profileDifferences(m, facts)...)
 	if s.holds("-mirror-services=on") {
@@ -346,7 +347,7 @@ func (s *scenario) sliceDifferences(m *model, now time.Time) (all []string) {
 			}
 		}
 		for _, slice := range decode[discoveryv1.EndpointSlice](s, in, sliceResource) {
-			if slice.Labels[discoveryv1.LabelManagedBy] != managers[0] {
+			if slice.Namespace != shop || slice.Labels[discoveryv1.LabelManagedBy] != managers[0] {
 				continue
 			}
 			source := slice.Labels[sourceLabel]

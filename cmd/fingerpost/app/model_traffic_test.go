@@ -138,13 +138,18 @@ func (m *model) split(service string, bucket int, now time.Time) (
 			return cmp.Compare(policytest.Score(b.Addr(), bucket), policytest.Score(a.Addr(), bucket))
 		})
 		ready = append(ready, of)
-		parts = append(parts, policytest.Part{
-			Cluster: cluster, Region: m.asks(cluster, "region"), Ready: len(of), All: len(all),
-			Drain: 100 - m.drained(cluster, now), WhenStale: m.whenStale(service, cluster),
-		})
+		parts = append(parts, m.part(service, cluster, len(of), len(all), now))
 	}
 	p := policytest.ParsePolicy(m.clusters[home].notes[service])
 	return parts, ready, p.Shares(home, localRegion, parts)
+}
+
+// part is what a cluster has for a Service: so many endpoints that are ready, and all.
+func (m *model) part(service, cluster string, ready, all int, now time.Time) policytest.Part {
+	return policytest.Part{
+		Cluster: cluster, Region: m.asks(cluster, "region"), Ready: ready, All: all,
+		Drain: 100 - m.drained(cluster, now), WhenStale: m.whenStale(service, cluster),
+	}
 }
 
 // given returns the addresses that a client on a node is given; nil if the Service should not exist.

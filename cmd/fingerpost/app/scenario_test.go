@@ -129,7 +129,8 @@ func loosen(want, got string) string {
 }
 
 func sameWords(a, b string) bool {
-	return slices.Equal(slices.Sorted(slices.Values(strings.Fields(a))), slices.Sorted(slices.Values(strings.Fields(b))))
+	sorted := func(line string) []string { return slices.Sorted(slices.Values(strings.Fields(line))) }
+	return slices.Equal(sorted(a), sorted(b))
 }
 
 // scenario is one run: the whole of Fingerpost between API servers in memory and model proxies.
@@ -562,6 +563,9 @@ func (s *scenario) do(verb string, args []string) {
 	case "endpoints":
 		namespace, name := splitName(at(1))
 		s.endpoints(at(0), namespace, name, args[2:])
+	case "publish":
+		namespace, name := splitName(at(1))
+		s.publish(at(0), namespace, name, args[2:])
 	case "fail":
 		code, _ := strconv.Atoi(at(2)) // 0 ends it
 		retryAfter, _ := strconv.Atoi(strings.Join(args[3:], ""))
@@ -906,7 +910,7 @@ func (s *scenario) observer(name string, request proxy.Request) func(proxy.Event
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.seen[name] = append(s.seen[name], s.lines(name, e)...)
-		if s.watch != nil {
+		if s.watch != nil && !inDepot(request.Authority) {
 			s.watch.event(name, e, s.factsIn(serviceOf(request.Authority), e))
 		}
 	}

@@ -219,7 +219,7 @@ func (w *watch) follow(cluster string, o *unstructured.Unstructured, deleted boo
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, &slice); err != nil {
 		panic(err)
 	}
-	if slice.Labels[discoveryv1.LabelManagedBy] != managers[0] {
+	if slice.Namespace != shop || slice.Labels[discoveryv1.LabelManagedBy] != managers[0] {
 		return
 	}
 	w.mu.Lock()
@@ -602,7 +602,9 @@ func (m *model) guardText(cluster string) string {
 // services returns the Services that streams are about, and the one with slices.
 func (s *scenario) services() (all []string) {
 	for _, st := range s.streams {
-		all = append(all, serviceOf(st.Request().Authority))
+		if !inDepot(st.Request().Authority) {
+			all = append(all, serviceOf(st.Request().Authority))
+		}
 	}
 	slices.Sort(all)
 	return slices.Compact(all)
