@@ -237,7 +237,8 @@ func inForce(spec Spec, own countedTraffic, now time.Time) (p policy.Cluster, d 
 	return p, d
 }
 
-// addNeeding adds to updates which Services of the local cluster need their clusters. One pass over these Services is
+// addNeeding adds to updates which Services of the local cluster need their clusters: those that have nothing else, and
+// mirrors through a cluster's gateway, whose endpoints a drain does not take away. One pass over these Services is
 // enough for all updates.
 func (r *Registry) addNeeding(updates ...*trafficUpdate) {
 	local, isDrained := r.localAndDrained()
@@ -256,10 +257,14 @@ func (r *Registry) addNeeding(updates ...*trafficUpdate) {
 	}
 
 	for svc, v := range r.store.Views(local).All() {
+		name := svc.Namespace + "/" + svc.Name
 		if v.Composition == nil {
+			if u := drained[v.ThroughGateway()]; u != nil && v.HasReady() {
+				u.needing.add(name)
+			}
 			continue
 		}
-		members, name := v.Composition.Members, svc.Namespace+"/"+svc.Name
+		members := v.Composition.Members
 		if len(drained) > 0 {
 			r.addNeedingDrained(name, members, isDrained, drained)
 		}

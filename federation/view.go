@@ -361,6 +361,21 @@ func (p Ports) at(n uint16) Ports {
 	return Ports{PortsOf(ranges...).ranges, p.given}
 }
 
+// ThroughGateway returns the cluster whose gateway the endpoints of a mirror lead to, by its first endpoint; empty for
+// any other Service.
+func (v *View) ThroughGateway() Cluster {
+	for _, s := range v.Slices {
+		if len(s.Endpoints) == 0 {
+			continue
+		}
+		if m := s.Endpoints[0].Mirror(); m != nil {
+			return Cluster(m.Cluster)
+		}
+		return ""
+	}
+	return ""
+}
+
 // Count returns how many endpoints the View has, ready and not.
 func (v *View) Count() (ready, notReady int) {
 	for _, slice := range v.Slices {
