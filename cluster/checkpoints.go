@@ -31,8 +31,8 @@ import (
 // first time, and what it has is published once they have answered, or after guardPatience.
 //
 // An inquiry goes on until the cluster is synced: after a second, and then ever more rarely, up to each half minute,
-// because what others have goes on. It has a goroutine of its own, so that the supervisor takes new credentials, or ends,
-// at any time. What is not new is not transferred (package checkpoint).
+// because what others have goes on. It has a goroutine of its own, so that the supervisor takes new credentials, or
+// ends, at any time. What is not new is not transferred (package checkpoint).
 //
 // Only clusters that are Live are saved, so that a file never holds what was restored. One that cannot be written is
 // logged, counted and shown, and tried again; serving does not depend on it. A cluster that is unlinked loses its file.

@@ -176,7 +176,9 @@ func TestNewCredentialsWhileAsking(t *testing.T) {
 						Name: "east", Access: []cluster.Access{w.access("east", w.network.Server("east").Token())},
 					}
 					if guarded {
-						spec.Traffic = policy.Link{WithdrawalGuard: policy.WithdrawalGuard{Percent: 50, Hold: time.Hour}}
+						spec.Traffic = policy.Link{
+							WithdrawalGuard: policy.WithdrawalGuard{Percent: 50, Hold: time.Hour},
+						}
 					}
 					w.apply(spec)
 					w.wait(2 * time.Second)

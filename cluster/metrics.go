@@ -63,8 +63,11 @@ var (
 			"ReadOnly (permissions are missing).", "state")
 	descLease = clusterDesc("fingerpost_lease_holder",
 		"1 for each Lease that this replica holds in a cluster.", "lease")
-	descOverBudget = clusterDesc("fingerpost_cluster_over_budget",
-		"1 if the cluster publishes more than its budget: new objects are refused, or less is held of what it withdraws.")
+	descOverBudget = clusterDesc(
+		"fingerpost_cluster_over_budget",
+		"1 if the cluster publishes more than its budget: new objects are refused, or less is held of what it "+
+			"withdraws.",
+	)
 	descLeftTo = clusterDesc("fingerpost_cluster_left_to_another_installation",
 		"1 if the slices in the local cluster that have endpoints of this one are written by another installation, "+
 			"whose Lease is older.")

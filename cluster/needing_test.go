@@ -20,20 +20,20 @@ type fleet struct {
 	members map[federation.Service][]federation.MemberRef
 }
 
-func newFleet(t testing.TB) *fleet {
-	t.Helper()
+func newFleet(tb testing.TB) *fleet {
+	tb.Helper()
 	f := &fleet{
 		Registry: NewRegistry(logr.Discard(), federation.NewStore(), Options{}),
 		members:  map[federation.Service][]federation.MemberRef{},
 	}
-	f.apply(t, Spec{Name: "local", Local: true})
+	f.apply(tb, Spec{Name: "local", Local: true})
 	return f
 }
 
-func (f *fleet) apply(t testing.TB, spec Spec) {
-	t.Helper()
+func (f *fleet) apply(tb testing.TB, spec Spec) {
+	tb.Helper()
 	if err := f.Apply(spec); err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 }
 

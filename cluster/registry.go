@@ -257,8 +257,8 @@ func (r *Registry) ReportLeftOut(name string, n LeftOut) {
 	r.changeStatus(r.supervisor(name), func(s *Status) { s.LeftOut = n })
 }
 
-// ReportLeftTo sets in the Status of a cluster which other installation writes the slices of the local cluster that have
-// its endpoints; empty for none.
+// ReportLeftTo sets in the Status of a cluster which other installation writes the slices of the local cluster that
+// have its endpoints; empty for none.
 func (r *Registry) ReportLeftTo(name, installation string) {
 	r.changeStatus(r.supervisor(name), func(s *Status) { s.LeftTo = installation })
 }

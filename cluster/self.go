@@ -28,7 +28,6 @@ import (
 //
 // A linked cluster need not grant any of that. What cannot be read is unknown, and logged once; what fails for
 // reasons other than a missing right leaves the region as it was.
-
 //
 // What a linked cluster reports changes what all clients of its Services get, and what is written about it. So a
 // change counts at once after some quiet, and otherwise one each ownInterval, with what is reported then: the last

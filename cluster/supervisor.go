@@ -258,7 +258,7 @@ func (s *supervisor) tryBeside(ctx context.Context, access Access) (next *engage
 	}
 
 	finished := done
-	holds := time.NewTimer(guardPatience) // in which others tell what they hold
+	holds := time.NewTimer(guardPatience) // in which others report what they hold
 	defer holds.Stop()
 	for {
 		select {

@@ -488,8 +488,11 @@ func TestSelfDrainIsPaced(t *testing.T) {
 func TestSelfDrainForbidden(t *testing.T) {
 	inWorld(t, func(w *world) {
 		east := w.network.Server("east")
-		east.ApplyYAML(service, slice,
-			`{apiVersion: v1, kind: Namespace, metadata: {name: linkerd, annotations: {federation.fingerpost.io/drain: "true"}}}`)
+		east.ApplyYAML(
+			service,
+			slice,
+			`{apiVersion: v1, kind: Namespace, metadata: {name: linkerd, annotations: {federation.fingerpost.io/drain: "true"}}}`,
+		)
 		east.Forbid("namespaces", true)
 		w.apply(cluster.Spec{Name: "east", Access: []cluster.Access{w.access("east", east.Token())}})
 		w.wait(time.Minute)
@@ -515,8 +518,11 @@ func TestSelfDrainForbidden(t *testing.T) {
 }
 
 func node(name, region string) string {
-	return fmt.Sprintf(`{apiVersion: v1, kind: Node, metadata: {name: %s, labels: {topology.kubernetes.io/region: %s}}}`,
-		name, region)
+	return fmt.Sprintf(
+		`{apiVersion: v1, kind: Node, metadata: {name: %s, labels: {topology.kubernetes.io/region: %s}}}`,
+		name,
+		region,
+	)
 }
 
 func (tr *traffic) wantsRegion(name, want string) {
@@ -667,7 +673,7 @@ func TestBudgetChanges(t *testing.T) {
 	})
 }
 
-// What is withdrawn is confirmed by the kinds that say it: one that is stuck, and only says more about endpoints,
+// What is withdrawn is confirmed by the kinds that publish it: one that is stuck, and only adds to endpoints,
 // keeps nothing. The cluster is out of contact while it is.
 func TestConfirmedBesideStuckKind(t *testing.T) {
 	inTraffic(t, 100, policy.Link{}, func(tr *traffic) {
@@ -784,8 +790,8 @@ func oneByte(w http.ResponseWriter, r *http.Request) {
 	<-r.Context().Done()
 }
 
-// A kind whose list does not come to its end is out of contact after the time that a watch may be silent, and in contact
-// once it has listed.
+// A kind whose list does not come to its end is out of contact after the time that a watch may be silent, and in
+// contact once it has listed.
 func TestUnfinishedList(t *testing.T) {
 	inTraffic(t, 100, policy.Link{}, func(tr *traffic) {
 		tr.east.Answer("services", oneByte)

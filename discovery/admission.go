@@ -203,8 +203,8 @@ func (a *admission) admit(c *connection) (wait time.Duration, err error) {
 	return max(ofConnection, ofAll), nil
 }
 
-// reserve takes one event from a limiter, and returns when it may happen; false, and takes none, if that is later than a
-// client is patient.
+// reserve takes one event from a limiter, and returns when it may happen; false, and takes none, if that is later
+// than a client is patient.
 func reserve(l *rate.Limiter, patience time.Duration) (wait time.Duration, admitted bool) {
 	now := time.Now()
 	r := l.ReserveN(now, 1)

@@ -596,9 +596,9 @@ func TestAdmission(t *testing.T) {
 	})
 }
 
-// The streams of a connection that are too fast wait in the order in which they came, for at most as long as a client is
-// patient. One that its client ends while it waits is off all counts at once, and one that waits has a request, so that
-// it does not count as half open.
+// The streams of a connection that are too fast wait in the order in which they came, for at most as long as a
+// client is patient. One that its client ends while it waits is off all counts at once, and one that waits has a
+// request, so that it does not count as half open.
 func TestNewStreamsWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := listen(t, 3, func(c *Config) { c.Admission.ConnectionRate, c.Admission.ConnectionBurst = 10, 5 })
@@ -663,7 +663,7 @@ func TestStreamsThatComeBack(t *testing.T) {
 						return
 					}
 					refused.Add(1)
-					time.Sleep(pause)
+					time.Sleep(pause) //nolint:forbidigo // virtual time
 				}
 			})
 		}

@@ -89,10 +89,13 @@ var (
 		"Part of the traffic of a federated Service with a policy of its own that a cluster gets, from 0 to 1, for "+
 			"Services with open Get streams. No series while nothing is ready and a member was never synced.",
 		[]string{"namespace", "service", "target_cluster"}, nil)
-	getsDesc = prometheus.NewDesc("fingerpost_member_share_given",
-		"Part of the traffic that clients of such a Service give a cluster, from 0 to 1, if they spread evenly over what "+
-			"they are given: as near to fingerpost_member_share as whole endpoints allow.",
-		[]string{"namespace", "service", "target_cluster"}, nil)
+	getsDesc = prometheus.NewDesc(
+		"fingerpost_member_share_given",
+		"Part of the traffic that clients of such a Service give a cluster, from 0 to 1, if they spread evenly over "+
+			"what they are given: as near to fingerpost_member_share as whole endpoints allow.",
+		[]string{"namespace", "service", "target_cluster"},
+		nil,
+	)
 	updatesDesc = prometheus.NewDesc("endpoints_updates",
 		"Changes of the answers to these streams, counted once for all that share an answer.", seriesLabels, nil)
 )

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// Which of several claims to an address counts, for streams and for slices alike: an address is never given to two
+// Which of several claims to an address counts, for streams and for slices: an address is never given to two
 // clusters, and never twice to one.
 //
 //	of each cluster the claim in the best condition --rank--> the one that counts
@@ -18,12 +18,12 @@ import (
 // terminating before terminating, serving before not serving. Who has a name or an identity does not matter before
 // that: traffic would be encrypted for a Pod that does not answer there any more.
 //
-// Between clusters conditions say nothing of who has the address, but that it can be used: a claim that is ready
+// Between clusters conditions do not decide who has the address, but that it can be used: a claim that is ready
 // comes first. Then the Service's own cluster does, which knows best who is at an address of its network. Of others
 // one that names an identity is next, whatever the state of its cluster: else any cluster could take the encryption
-// off other clusters' Pods by claiming their addresses. A copy is no claim of its own: a cluster that says that it has
-// an endpoint from another one does not know who is there, and is like any other cluster, be it the Service's own
-// (docs/decisions/0013-a-copy-that-is-marked-is-no-claim-of-its-own.md).
+// off other clusters' Pods by claiming their addresses. A copy is no claim of its own: a cluster that states that
+// it has an endpoint from another one does not know who is there, and is like any other cluster, be it the
+// Service's own (docs/decisions/0013-a-copy-that-is-marked-is-no-claim-of-its-own.md).
 //
 // Claims are sorted so that those of a cluster stand together, the best condition first. So one walk finds the one
 // that counts, however many there are. Nothing in that order changes from one Selection to the next; what does, which

@@ -42,7 +42,10 @@ func TestExplain(t *testing.T) {
 	targetless := view(ready("10.0.0.1", "p1"))
 	targetless.Slices[0].Ports = []Port{{Number: 9090, Name: "metrics"}}
 	union := func(members ...MemberRef) *View {
-		return &View{Ports: []ServicePort{{Number: 80, Name: "http", Target: 0}}, Composition: &Composition{Union: true, Members: members}}
+		return &View{
+			Ports:       []ServicePort{{Number: 80, Name: "http", Target: 0}},
+			Composition: &Composition{Union: true, Members: members},
+		}
 	}
 	named := func(name string) Service { return Service{"ns", name} }
 	publish("local", map[Service]*View{

@@ -263,8 +263,8 @@ func (s *Store) eachHold(c Cluster, f func(*hold)) {
 	}
 }
 
-// publishedHolds returns the holds of c that are saved, by Service; nil if there are none. What is remembered is not, but for
-// Services that were deleted.
+// publishedHolds returns the holds of c that are saved, by Service; nil if there are none. What is remembered is
+// not, but for Services that were deleted.
 func (s *Store) publishedHolds(c Cluster) (all map[Service]PublishedHold) {
 	s.eachHold(c, func(h *hold) {
 		out := PublishedHold{Before: h.before, Until: h.until}
@@ -377,9 +377,9 @@ func (k *ClusterWriter) holdLater(svc Service, v *View) (later heldLater) {
 
 // writeHeld keeps what is held of a Service true when v is written. It needs Store.mu.
 func (k *ClusterWriter) writeHeld(svc Service, v *View, later heldLater) {
-	switch h := k.cluster.holds.get(svc); {
-	case h == nil:
-	case h == later.of:
+	switch h := k.cluster.holds.get(svc); h {
+	case nil:
+	case later.of:
 		k.store.setHold(k.cluster, svc, later.next)
 	default: // it was confirmed meanwhile
 		k.store.setHold(k.cluster, svc, h.over(v))

@@ -116,7 +116,8 @@ func TestHoldsEnd(t *testing.T) {
 		if n := held(); n != 1 || s.Holds("east")[web].Endpoints != 1 || s.holds != 1 {
 			t.Fatalf("%s: %d endpoints are held, %v in all", name, n, s.Holds("east"))
 		}
-		if next := s.EndHolds("east", until); !next.Equal(time.Unix(0, 0).Add(policy.MaxTime)) || s.ConfirmHolds("east", until) != 1 {
+		if next := s.EndHolds("east", until); !next.Equal(time.Unix(0, 0).Add(policy.MaxTime)) ||
+			s.ConfirmHolds("east", until) != 1 {
 			t.Fatalf("%s: what is not confirmed ends at %v", name, next)
 		}
 		if next := s.EndHolds("east", until.Add(-1)); !next.Equal(until) || s.ConfirmHolds("east", time.Time{}) != 0 {
@@ -138,8 +139,8 @@ func TestHoldsEnd(t *testing.T) {
 	}
 }
 
-// A Service that is remembered when it is deleted stays without endpoints, until its time, until it is back, or with what
-// is held of it.
+// A Service that is remembered when it is deleted stays without endpoints, until its time, until it is back, or
+// with what is held of it.
 func TestRemember(t *testing.T) {
 	s, web, until := NewStore(), Service{"ns", "web"}, time.Unix(1, 0)
 	endpoint := &Endpoint{Addr: netip.MustParseAddr("10.0.0.1"), Ready: true}

@@ -121,7 +121,10 @@ func (m *model) answer(ref Ref, q Query, p Place) map[netip.AddrPort]string {
 			isAsked := func(p ServicePort) bool { return p.Number == q.Port && p.Protocol == m.transport(ref, q.Port) }
 			if i := slices.IndexFunc(v.Ports, isAsked); i >= 0 {
 				find := func(are func(Port) bool) int {
-					return slices.IndexFunc(s.Ports, func(p Port) bool { return p.Protocol == v.Ports[i].Protocol && are(p) })
+					return slices.IndexFunc(
+						s.Ports,
+						func(p Port) bool { return p.Protocol == v.Ports[i].Protocol && are(p) },
+					)
 				}
 				j := find(func(p Port) bool { return p.Name == v.Ports[i].Name })
 				if j < 0 {
@@ -334,8 +337,20 @@ func better(a, b claim) bool {
 			workload = fmt.Sprint("0", w.Kind(), w.Name)
 		}
 		home := c.home && !c.endpoint.Copied
-		return fmt.Sprintf("%v %v %v %v %v %s|%s|%s|%s|%s|%03d", !home, !c.proven, c.endpoint.Copied, c.stale, !c.term.Filtered,
-			c.term.Cluster, c.term.Namespace, c.term.Name, workload, c.slice, c.index)
+		return fmt.Sprintf(
+			"%v %v %v %v %v %s|%s|%s|%s|%s|%03d",
+			!home,
+			!c.proven,
+			c.endpoint.Copied,
+			c.stale,
+			!c.term.Filtered,
+			c.term.Cluster,
+			c.term.Namespace,
+			c.term.Name,
+			workload,
+			c.slice,
+			c.index,
+		)
 	}
 	return cmp.Compare(rank(a), rank(b)) < 0
 }

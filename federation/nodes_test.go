@@ -42,7 +42,9 @@ func TestNodeSixteenths(t *testing.T) {
 			}
 			before = now
 		}
-		name := rapid.Custom(func(t *rapid.T) string { return fmt.Sprintf("node-%d", rapid.IntRange(0, 60).Draw(t, "n")) })
+		name := rapid.Custom(
+			func(t *rapid.T) string { return fmt.Sprintf("node-%d", rapid.IntRange(0, 60).Draw(t, "n")) },
+		)
 		t.Repeat(map[string]func(*rapid.T){
 			"set": func(t *rapid.T) {
 				w.SetNode(name.Draw(t, "name"), rapid.SampledFrom([]string{"a", "b"}).Draw(t, "zone"))
@@ -79,7 +81,9 @@ func TestSharesOverNodes(t *testing.T) {
 		of   func(n int) string
 	}{
 		{"numbers", func(n int) string { return fmt.Sprintf("node-%d", n) }},
-		{"addresses", func(n int) string { return fmt.Sprintf("ip-10-%d-%d-%d.internal", n%3, r.IntN(256), r.IntN(256)) }},
+		{"addresses", func(n int) string {
+			return fmt.Sprintf("ip-10-%d-%d-%d.internal", n%3, r.IntN(256), r.IntN(256))
+		}},
 		{"pools", func(n int) string { return fmt.Sprintf("gke-pool-%d-%08x-%04x", n%4, 77, r.IntN(1<<16)) }},
 	} {
 		for _, weights := range [][]int{{80, 20}, {90, 10}, {99, 1}, {50, 30, 20}} {
@@ -112,7 +116,13 @@ func TestSharesOverNodes(t *testing.T) {
 					worstByName = max(worstByName, apart(shares, weights, byName))
 				}
 			}
-			t.Logf("%s, %v: at most %.2f points away, and %.2f by names alone", naming.name, weights, worst, worstByName)
+			t.Logf(
+				"%s, %v: at most %.2f points away, and %.2f by names alone",
+				naming.name,
+				weights,
+				worst,
+				worstByName,
+			)
 			if worst > 3 {
 				t.Errorf("%s, %v: the traffic is up to %.2f points away", naming.name, weights, worst)
 			}

@@ -16,7 +16,8 @@ import (
 //
 // All of it is in a division, computed when the first client needs it, once for a Selection, or for a node where a
 // member is Local. Clients get the entries of whole clusters, which all share, and of each divided cluster the few that
-// score highest in their bucket: how many depends on the sixteenth. Without a policy there is no division, and nothing is computed.
+// score highest in their bucket: how many depends on the sixteenth. Without a policy there is no division, and
+// nothing is computed.
 
 // division is what clients at the places that see the same claims get of each cluster.
 type division struct {

@@ -15,7 +15,10 @@ import (
 // drawMember returns a View with enough endpoints for shares to divide them. Some addresses are claimed by more
 // than one cluster, some workloads in both families.
 func drawMember(t *rapid.T, c Cluster) *View {
-	v := &View{Ports: []ServicePort{{Number: 80, Name: "http", Target: 8080}}, LocalOnly: rapid.Float64().Draw(t, "local") < .2}
+	v := &View{
+		Ports:     []ServicePort{{Number: 80, Name: "http", Target: 8080}},
+		LocalOnly: rapid.Float64().Draw(t, "local") < .2,
+	}
 	hinted, dual := rapid.Float64().Draw(t, "hinted") < .3, rapid.Float64().Draw(t, "dual") < .3
 	n := rapid.IntRange(0, 12).Draw(t, "endpoints")
 	s := &Slice{Name: "v4", Ports: []Port{port(8080, "http")}}
@@ -26,10 +29,12 @@ func drawMember(t *rapid.T, c Cluster) *View {
 			a = addr("10.0.0.1")
 		}
 		e := &Endpoint{
-			Addr: a, Ready: rapid.Float64().Draw(t, "ready") < .8, Terminating: rapid.Float64().Draw(t, "terminating") < .3,
-			Node:     NameOf(rapid.SampledFrom(nodes).Draw(t, "node")),
-			Zone:     NameOf(rapid.SampledFrom(zones).Draw(t, "zone")),
-			Workload: podOf(fmt.Sprint(i), Template{}),
+			Addr:        a,
+			Ready:       rapid.Float64().Draw(t, "ready") < .8,
+			Terminating: rapid.Float64().Draw(t, "terminating") < .3,
+			Node:        NameOf(rapid.SampledFrom(nodes).Draw(t, "node")),
+			Zone:        NameOf(rapid.SampledFrom(zones).Draw(t, "zone")),
+			Workload:    podOf(fmt.Sprint(i), Template{}),
 		}
 		if hinted {
 			e.Detail = &Detail{Hints: []string{rapid.SampledFrom(zones[1:]).Draw(t, "hint")}}
@@ -46,9 +51,9 @@ func drawMember(t *rapid.T, c Cluster) *View {
 	return v
 }
 
-// What clients get under a policy is what the model gives them, wherever they are; all of a bucket and sixteenth get the same;
-// and an explanation keeps exactly that. A Service of which anything is ready has an address for everybody, unless
-// it is Local.
+// What clients get under a policy is what the model gives them, wherever they are; all of a bucket and sixteenth
+// get the same; and an explanation keeps exactly that. A Service of which anything is ready has an address for
+// everybody, unless it is Local.
 func TestGiven(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s, m := NewStore(), &model{clusters: map[Cluster]*modelCluster{}, listed: true}
@@ -80,7 +85,11 @@ func TestGiven(t *testing.T) {
 			}
 			s.SetPolicy(c, k.policy)
 		}
-		v := &View{Composition: composition, Policy: drawPolicy(t), Ports: []ServicePort{{Number: 80, Name: "http", Target: 8080}}}
+		v := &View{
+			Composition: composition,
+			Policy:      drawPolicy(t),
+			Ports:       []ServicePort{{Number: 80, Name: "http", Target: 8080}},
+		}
 		m.clusters["local"].views[fed] = v
 		s.NewWriter("local").Set(fed, v)
 		w := s.Watch(Ref{"local", fed})
@@ -174,7 +183,11 @@ func TestOnlyUnionsAreDivided(t *testing.T) {
 func policedStore(t *testing.T, p *policy.Service, endpoints map[Cluster]int) *Store {
 	t.Helper()
 	s := NewStore()
-	v := &View{Ports: []ServicePort{{Number: 80, Name: "http", Target: 8080}}, Composition: &Composition{Union: true}, Policy: p}
+	v := &View{
+		Ports:       []ServicePort{{Number: 80, Name: "http", Target: 8080}},
+		Composition: &Composition{Union: true},
+		Policy:      p,
+	}
 	s.MarkClustersListed()
 	for _, c := range slices.Sorted(maps.Keys(endpoints)) {
 		s.AddCluster(c, Expectation{})

@@ -302,7 +302,8 @@ func TestFactsAreLocal(t *testing.T) {
 		k.MarkSynced()
 		store.RemoveCluster(c)
 	}
-	if node, _ := store.Nodes().Get("n"); node.Zone != "z" || store.addresses.table.Len()+store.profiles.table.Len() != 0 {
+	if node, _ := store.Nodes().Get("n"); node.Zone != "z" ||
+		store.addresses.table.Len()+store.profiles.table.Len() != 0 {
 		t.Errorf("node n is in zone %q, and there are %d addresses", node.Zone, store.addresses.table.Len())
 	}
 }

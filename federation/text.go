@@ -23,7 +23,9 @@ func IsPlain(s string) bool {
 }
 
 // isUnplain also holds for what is no UTF-8.
-func isUnplain(r rune) bool { return r == '"' || r == '\\' || r == utf8.RuneError || !unicode.IsPrint(r) }
+func isUnplain(r rune) bool {
+	return r == '"' || r == '\\' || r == utf8.RuneError || !unicode.IsPrint(r)
+}
 
 // Printable returns a message as one line, with '?' for what is not printed: logs, conditions and terminals show it as
 // it is.

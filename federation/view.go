@@ -128,7 +128,7 @@ type Endpoint struct {
 	Ready       bool
 	Serving     bool // it answers; where a Service publishes what is not ready, one may be Ready that does not
 	Terminating bool
-	Copied      bool      // its cluster says that it has it from another one
+	Copied      bool      // its cluster states that it has it from another one
 	Node        Name      // where the Pod runs; empty for everything else
 	Zone        Name      // empty where it is not known
 	Workload    *Workload // what runs there; nil for a bare address
@@ -438,8 +438,9 @@ func (v *View) sharing(old *View) *View {
 	n := *v
 	n.Slices = slices.Clone(v.Slices)
 	same := v.ExternalName == old.ExternalName && v.LocalOnly == old.LocalOnly && v.Malformed == old.Malformed &&
-		v.Misread == old.Misread && v.Unexported == old.Unexported && v.Opaque == old.Opaque && slices.Equal(v.Ports, old.Ports) &&
-		v.Composition.equal(old.Composition) && v.Policy.Equal(old.Policy) && len(v.Slices) == len(old.Slices)
+		v.Misread == old.Misread && v.Unexported == old.Unexported && v.Opaque == old.Opaque &&
+		slices.Equal(v.Ports, old.Ports) && v.Composition.equal(old.Composition) && v.Policy.Equal(old.Policy) &&
+		len(v.Slices) == len(old.Slices)
 	for i, s := range v.Slices {
 		j, found := slices.BinarySearchFunc(old.Slices, s, compareNames)
 		if !found {

@@ -104,7 +104,12 @@ func conditionsFor(l *Link, out outcome, status cluster.Status, applied bool, no
 	r.reportCredentials(out.rejection, status, now)
 	r.reportConnected(status, applied)
 	r.reportSynced(status)
-	r.addProblem(WithinBudget, "OverBudget", status.BudgetProblem(), "everything that the cluster publishes is accepted")
+	r.addProblem(
+		WithinBudget,
+		"OverBudget",
+		status.BudgetProblem(),
+		"everything that the cluster publishes is accepted",
+	)
 	r.reportWritable(status.Writing)
 	r.reportSlices(status.LeftOut, status.LeftTo)
 	r.reportConsistent(status)

@@ -186,8 +186,8 @@ func TestLargeKubeconfig(t *testing.T) {
 	}
 }
 
-// What cannot be decoded is named by the path of its field, and nothing that somebody wrote is in the message: it may be a
-// key, and it is shown in a condition.
+// What cannot be decoded is named by the path of its field, and nothing that a user wrote is in the message: it
+// may be a key, and it is shown in a condition.
 func TestFieldsThatCannotBeDecoded(t *testing.T) {
 	const secret = "c2VjcmV0LXRoYXQtbm9ib2R5LW1heS1zZWU"
 	certificate := base64.StdEncoding.EncodeToString([]byte("-----BEGIN"))
@@ -232,9 +232,17 @@ func TestFieldsThatCannotBeDecoded(t *testing.T) {
 			string(kubeconfig(server, `auth-provider: {name: gcp, config: {`+secret+`: [1]}}`)),
 			[]string{"users[0].user.auth-provider.config is rejected: it is a list, and must be text"},
 		},
-		"users by their names":  {"users: {u: {token: " + secret + "}}", []string{"users is rejected: it is a map of fields, and must be a list"}},
-		"a user that is a name": {"users: [" + secret + "]", []string{"users[0] is rejected: it is text, and must be a map of fields"}},
-		"current context":       {"current-context: [" + secret + "]", []string{"current-context is rejected: it is a list, and must be text"}},
+		"users by their names": {
+			"users: {u: {token: " + secret + "}}",
+			[]string{"users is rejected: it is a map of fields, and must be a list"},
+		},
+		"a user that is a name": {
+			"users: [" + secret + "]", []string{"users[0] is rejected: it is text, and must be a map of fields"},
+		},
+		"current context": {
+			"current-context: [" + secret + "]",
+			[]string{"current-context is rejected: it is a list, and must be text"},
+		},
 		"a name twice": {
 			"clusters: [{name: " + secret + "}, {name: b}, {name: " + secret + "}]",
 			[]string{"clusters[2].name is rejected: it is that of clusters[0]; give each another name"},
@@ -242,7 +250,10 @@ func TestFieldsThatCannotBeDecoded(t *testing.T) {
 		"no YAML": {
 			"users:\n- name: u\n user: {token: " + secret + "}", []string{"it is neither YAML nor JSON, see line "},
 		},
-		"a Secret":   {"apiVersion: v1\nkind: Secret\ndata: {kubeconfig: " + secret + "}", []string{"must be YAML or JSON of kind Config"}},
+		"a Secret": {
+			"apiVersion: v1\nkind: Secret\ndata: {kubeconfig: " + secret + "}",
+			[]string{"must be YAML or JSON of kind Config"},
+		},
 		"plain text": {secret, []string{"must be YAML or JSON of kind Config"}},
 		"JSON":       {`{"users": [{"user": {"token": 1, "as": "` + secret + `"}}]}`, []string{"users[0].user.token is rejected"}},
 	} {
@@ -261,8 +272,10 @@ func TestFieldsThatCannotBeDecoded(t *testing.T) {
 }
 
 // decodingErrors are all messages about what cannot be decoded: of the type's names, indexes and lines.
-var decodingErrors = regexp.MustCompile(`^((clusters|users|contexts|preferences|extensions|current-context|kind|apiVersion)` +
-	`[][0-9a-zA-Z.-]* is rejected: it is [a-z0-9 ,[\]]+; [a-z ,]+\n?|the kubeconfig cannot be parsed: it [a-zA-Z0-9 ,]+)+$`)
+var decodingErrors = regexp.MustCompile(
+	`^((clusters|users|contexts|preferences|extensions|current-context|kind|apiVersion)` +
+		`[][0-9a-zA-Z.-]* is rejected: it is [a-z0-9 ,[\]]+; [a-z ,]+\n?|the kubeconfig cannot be parsed: it [a-zA-Z0-9 ,]+)+$`,
+)
 
 // Whatever a kubeconfig contains: no panic, and what is accepted is inline, encrypted and verified, without
 // impersonation.
@@ -272,9 +285,17 @@ func FuzzCredentials(f *testing.F) {
 	f.Add(kubeconfig(server, `exec: {command: id}`))
 	f.Add(kubeconfig(`server: "https://[fe80::1%25eth0]:6443"`, token))
 	f.Add([]byte(
-		"users: [{name: u}]\nclusters: [{name: c}]\ncontexts: [{name: c, context: {cluster: c, user: u}}]\ncurrent-context: c\n"))
-	f.Add(kubeconfig(server+`, certificate-authority-data: "LS0t$"`, `token: 1, as-groups: x, exec: {env: [{name: [a]}]}`))
-	f.Add([]byte("clusters: [{name: a}, {name: a}, {name: [b]}, c]\nextensions: [{name: a, extension: 5}, {name: a}]\n"))
+		"users: [{name: u}]\nclusters: [{name: c}]\ncontexts: [{name: c, context: {cluster: c, user: u}}]\ncurrent-context: c\n",
+	))
+	f.Add(
+		kubeconfig(
+			server+`, certificate-authority-data: "LS0t$"`,
+			`token: 1, as-groups: x, exec: {env: [{name: [a]}]}`,
+		),
+	)
+	f.Add(
+		[]byte("clusters: [{name: a}, {name: a}, {name: [b]}, c]\nextensions: [{name: a, extension: 5}, {name: a}]\n"),
+	)
 	f.Add([]byte("kind: Config\npreferences: {colors: 1}\nusers: [{name: u, user: {as-user-extra: {a: {b: c}}}}]\n"))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		config, err := Credentials(text, Hosts{InCluster: true})

@@ -16,7 +16,8 @@ import (
 
 // loadKubeconfig decodes a kubeconfig. The decoder's own errors have parts of what they could not decode, which may be
 // a key or a token, and not always the field. So where it fails the kubeconfig is compared with the type once more, and
-// the error has the paths of fields, made of the type's own names and of indexes, and nothing that somebody has written.
+// the error has the paths of fields, made of the type's own names and of indexes, and nothing that a user has
+// written.
 func loadKubeconfig(kubeconfig []byte) (*clientcmdapi.Config, error) {
 	parsed, err := clientcmd.Load(kubeconfig)
 	if err == nil {
@@ -82,7 +83,7 @@ func misfits(path string, v any, t reflect.Type) (found []error) {
 	case (t.Kind() == reflect.Struct || t.Kind() == reflect.Map) && !isMap:
 		return expected("a map of fields", "write its fields below it, indented")
 	case t.Kind() == reflect.Map:
-		for _, member := range members { // their keys are of somebody's
+		for _, member := range members { // their keys are a user's
 			found = append(found, misfits(path, member, t.Elem())...)
 		}
 	case t.Kind() == reflect.Struct:

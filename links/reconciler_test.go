@@ -269,7 +269,9 @@ func TestBudgetIsReported(t *testing.T) {
 func TestListOfPeer(t *testing.T) {
 	listed := []string{"home", "", "../east", "a b", strings.Repeat("x", 64), "east", "west", "north", "south"}
 	handler := checkpoint.Handler(
-		func(string, checkpoint.Checkpoint) (checkpoint.Checkpoint, bool) { return checkpoint.Checkpoint{}, false },
+		func(string, checkpoint.Checkpoint) (checkpoint.Checkpoint, bool) {
+			return checkpoint.Checkpoint{}, false
+		},
 		func() (all []checkpoint.Header) {
 			for _, name := range listed {
 				all = append(all, checkpoint.Header{Cluster: name, TrustDomain: "evil"})

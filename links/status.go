@@ -20,9 +20,9 @@ type LinkStatus struct {
 	Cluster    string             `json:"cluster"`
 	Conditions []metav1.Condition `json:"conditions"`
 
-	// What only the replica that writes the status finds out: fields of it that the schema of Links lacks, as conditions
-	// or mirrorServices.conditions.localRef; why no status can be written, empty if one can; and whether the Link has
-	// no conditions, for one of these reasons.
+	// What only the replica that writes the status finds out: fields of it that the schema of Links lacks, as
+	// conditions or mirrorServices.conditions.localRef; why no status can be written, empty if one can; and whether
+	// the Link has no conditions, for one of these reasons.
 	UndeclaredFields      []string `json:"undeclaredFields,omitempty"`
 	StatusRefused         string   `json:"statusRefused,omitempty"`
 	ConditionsUnsupported bool     `json:"conditionsUnsupported,omitempty"`
@@ -102,7 +102,8 @@ func (r *Reconciler) Links() []LinkStatus {
 	return all
 }
 
-// undeclaredFields returns the fields of the status of Links that their schema lacks, as far as this replica has found out.
+// undeclaredFields returns the fields of the status of Links that their schema lacks, as far as this replica has
+// found out.
 func (r *Reconciler) undeclaredFields() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -39,8 +39,9 @@ const (
 	conflictRetry = time.Second
 	// contestedRetry is until a status is applied again that was applied before, and that another writer replaced.
 	contestedRetry = time.Second
-	// paceWrites is how often the status of one Link is written within paceWindow, whatever causes it: once a second, and
-	// what happens after a quiet time shows at once. What is wanted when the next write is due is written.
+	// paceWrites is how often the status of one Link is written within paceWindow, whatever causes it: once a
+	// second, and what happens after a quiet time shows at once. What is wanted when the next write is due is
+	// written.
 	paceWrites = 5
 	paceWindow = paceWrites * time.Second
 
@@ -69,8 +70,8 @@ const (
 //   - A field that the schema of Links lacks silences no other one (undeclared.go).
 //   - An API server that refuses a status, or stores another one, is not asked again with the same status
 //     before unsupportedRetry or a new version of the Link: see attempt.
-//   - However fast a cluster changes, its Link is written paceWrites times in paceWindow, and the last time with what is
-//     wanted then.
+//   - However fast a cluster changes, its Link is written paceWrites times in paceWindow, and the last time with
+//     what is wanted then.
 //   - Two writers do not fight as fast as the API server answers. Where a Lease is deleted and another replica
 //     creates it, the former holder has a term until its next renewal.
 //   - A write of ours causes no work: the event of it leads to one comparison of that Link (linkChanged).
@@ -83,8 +84,8 @@ const (
 //
 // # Locks
 //
-// Reconciler.mu guards reports and undeclared; nothing is called under it. The Loop gives one Link to one worker, which is
-// the only one to set attempt and recorded of its report.
+// Reconciler.mu guards reports and undeclared; nothing is called under it. The Loop gives one Link to one worker,
+// which is the only one to set attempt and recorded of its report.
 type statusWriter struct {
 	*Reconciler
 	loop       *apply.Loop[api.Key]
@@ -173,8 +174,8 @@ func (w *statusWriter) write(ctx context.Context, k api.Key) error {
 	r := *p
 	w.mu.Unlock()
 	if len(r.writes) == paceWrites && time.Since(r.writes[0]) < paceWindow {
-		wait := paceWindow - time.Since(r.writes[0])
-		return &apply.Retry{After: wait, Err: errors.New("the status was written often in the last seconds")}
+		left := paceWindow - time.Since(r.writes[0])
+		return &apply.Retry{After: left, Err: errors.New("the status was written often in the last seconds")}
 	}
 
 	r.recorded = w.recordEvents(l, r.conditions, r.recorded)
@@ -221,8 +222,8 @@ func (w *statusWriter) applyStatus(ctx context.Context, l *Link, r linkReport) (
 	return next, nil
 }
 
-// apply sends a status without the fields that the schema lacks, and returns what became of it; nil if that is an error,
-// or if the Link is gone.
+// apply sends a status without the fields that the schema lacks, and returns what became of it; nil if that is an
+// error, or if the Link is gone.
 func (w *statusWriter) apply(ctx context.Context, l *Link, whole writtenStatus) (*attempt, error) {
 	back, sent, err := w.send(ctx, l, whole)
 	a := &attempt{at: time.Now(), servedIn: l.version, before: l.resourceVersion, after: l.resourceVersion}
@@ -231,8 +232,11 @@ func (w *statusWriter) apply(ctx context.Context, l *Link, whole writtenStatus) 
 		a.applied, a.stored = sent, l.status
 		return a, nil
 	case errors.Is(err, errNoStatus):
-		a.refused = fmt.Sprintf("the Link CRD has no status in %s, the newest version that it serves: install one that "+
-			"has, such as Fingerpost's", l.version)
+		a.refused = fmt.Sprintf(
+			"the Link CRD has no status in %s, the newest version that it serves: install one that "+
+				"has, such as Fingerpost's",
+			l.version,
+		)
 		return a, nil
 	case apierrors.IsForbidden(err):
 		a.refused = w.whyForbidden(ctx, l, err)
@@ -360,9 +364,16 @@ func (w *statusWriter) addUndeclared(l *Link, fields []string) {
 	added := w.undeclared.add(l.version, fields)
 	w.mu.Unlock()
 	if len(added) > 0 {
-		w.log.Info("The schema of Links lacks fields of their status, which are left out: install Fingerpost's Link CRD "+
-			"to see them in Links; Events and metrics report conditions",
-			"fields", strings.Join(added, ", "), "link", l.key.String(), "served", l.version)
+		w.log.Info(
+			"The schema of Links lacks fields of their status, which are left out: install Fingerpost's Link CRD "+
+				"to see them in Links; Events and metrics report conditions",
+			"fields",
+			strings.Join(added, ", "),
+			"link",
+			l.key.String(),
+			"served",
+			l.version,
+		)
 	}
 }
 

@@ -356,7 +356,9 @@ func TestNoWriteLoop(t *testing.T) {
 				f.home.Deny("patch", linkKind, false)
 			}, 1,
 		},
-		"the schema has no conditions": {func(f *fleet) { f.home.Undeclare("conditions") }, "lacks fields of their status", nil, 3},
+		"the schema has no conditions": {
+			func(f *fleet) { f.home.Undeclare("conditions") }, "lacks fields of their status", nil, 3,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inFleet(t, func(f *fleet) {
@@ -434,7 +436,8 @@ func TestListsAreBounded(t *testing.T) {
 		}
 		want := fmt.Sprintf(
 			"as it asks; status.mirrorServices leaves out 4000 Services; status.federatedServices leaves out %d Services",
-			5000-len(s.Federated))
+			5000-len(s.Federated),
+		)
 		if got := f.condition(Mirrors)["message"]; got != want {
 			t.Errorf("message %q, want %q", got, want)
 		}
@@ -477,8 +480,8 @@ func TestNoLease(t *testing.T) {
 	})
 }
 
-// However fast a cluster changes, its Link is written once a second, and Events are as few; what is wanted in the end is
-// shown some seconds later, and after a quiet time at once.
+// However fast a cluster changes, its Link is written once a second, and Events are as few; what is wanted in the
+// end is shown some seconds later, and after a quiet time at once.
 func TestPaceOfWrites(t *testing.T) {
 	inFleet(t, linkEast, func(f *fleet) {
 		f.pass(time.Minute)
@@ -519,7 +522,9 @@ func TestOwnWritesCauseNoWork(t *testing.T) {
 		works   bool
 	}{
 		"our write": {
-			do:      func(f *fleet) { f.mirrored(&MirroredServices{Mirrored: []ServiceStatus{mirroredService(1, true)}}) },
+			do: func(f *fleet) {
+				f.mirrored(&MirroredServices{Mirrored: []ServiceStatus{mirroredService(1, true)}})
+			},
 			patches: 1,
 		},
 		"a message that others change": {
@@ -532,20 +537,26 @@ func TestOwnWritesCauseNoWork(t *testing.T) {
 		},
 		"a condition of others": {
 			do: func(f *fleet) {
-				f.meddle(func(s *writtenStatus) { s.conditions = append(s.conditions, metav1.Condition{Type: "Audited"}) })
+				f.meddle(func(s *writtenStatus) {
+					s.conditions = append(s.conditions, metav1.Condition{Type: "Audited"})
+				})
 			},
 		},
 		"a condition of ours, by others": {
 			do: func(f *fleet) {
 				f.meddle(func(s *writtenStatus) {
-					s.conditions = append(s.conditions, metav1.Condition{Type: SlicesComplete, Status: "False", Reason: "Wrong"})
+					s.conditions = append(s.conditions, metav1.Condition{
+						Type: SlicesComplete, Status: "False", Reason: "Wrong",
+					})
 				})
 			},
 			patches: 1, works: true,
 		},
 		"an annotation": {
 			do: func(f *fleet) {
-				spec(f, func(o *unstructured.Unstructured) { o.SetAnnotations(map[string]string{policy.DrainKey: "50"}) })
+				spec(f, func(o *unstructured.Unstructured) {
+					o.SetAnnotations(map[string]string{policy.DrainKey: "50"})
+				})
 			},
 			works: true, patches: 1,
 		},

@@ -12,18 +12,19 @@ import (
 
 // # What a schema of Links does not declare
 //
-// Links have the schema that somebody has installed: Linkerd's, which knows no conditions of the Link itself; an older
+// Links have the schema that an admin has installed: Linkerd's, which knows no conditions of the Link itself; an older
 // one of ours; one of a fork. A field that it lacks makes an API server reject an apply as a whole, and is dropped
 // from a merge patch. Such a field alone is left out of what is written, and reported by its name; all others are
 // written.
 //
-// Which fields those are the API server says itself, so that it is the schema in use that counts, and no further right
-// is needed: a rejection names each of them, and what comes back from a write lacks them. For example
+// Which fields those are the API server reports itself, so that it is the schema in use that counts, and no further
+// right is needed: a rejection names each of them, and what comes back from a write lacks them. For example
 //
 //	.status.mirrorServices[3].conditions[0].localRef: field not declared in schema
 //
-// makes mirrorServices.conditions.localRef one. A rejected apply is sent again at once without them. They are known of a
-// version of Links, not of each Link, and are forgotten after unsupportedRetry: the next write has all fields again.
+// makes mirrorServices.conditions.localRef one. A rejected apply is sent again at once without them. They are known
+// of a version of Links, not of each Link, and are forgotten after unsupportedRetry: the next write has all fields
+// again.
 
 // maxUndeclared bounds the fields of one version. We write some 30 in all.
 const maxUndeclared = 50
@@ -77,9 +78,11 @@ func (u *undeclared) remove(version string, fields sets.Set[string]) {
 }
 
 // undeclaredField is what an API server calls a field that an apply has and the schema does not.
-var undeclaredField = regexp.MustCompile(`\.status((?:\.[^\s.:\[\]]+|\[(?:"(?:\\.|[^"\\])*"|[^\]"])*\])*): field not declared in schema`)
+var undeclaredField = regexp.MustCompile(
+	`\.status((?:\.[^\s.:\[\]]+|\[(?:"(?:\\.|[^"\\])*"|[^\]"])*\])*): field not declared in schema`,
+)
 
-// elementOfList is the part of a path that says which element of a list is meant.
+// elementOfList is the part of a path that names which element of a list is meant.
 var elementOfList = regexp.MustCompile(`\[(?:"(?:\\.|[^"\\])*"|[^\]"])*\]`)
 
 // rejectedFields returns the fields that an API server rejects because the schema does not have them; "" for the status
@@ -133,8 +136,8 @@ func fieldsIn(status map[string]any) sets.Set[string] {
 	return all
 }
 
-// droppedFields returns the fields that one status has and another one has nowhere: an API server drops them. Of a field
-// that is dropped the fields within are not named.
+// droppedFields returns the fields that one status has and another one has nowhere: an API server drops them. Of a
+// field that is dropped the fields within are not named.
 func droppedFields(sent, stored map[string]any) []string {
 	kept, dropped := fieldsIn(stored), sets.New[string]()
 	forEachField(sent, "", func(field string) bool {

@@ -38,7 +38,8 @@ func (f *fleet) entries(list string) (all []string) {
 }
 
 // A field that the schema of Links lacks is left out alone, named once in the log, and written once the schema has it.
-// What cannot be written at all is reported with what to do about it, and no right is said to be missing that is there.
+// What cannot be written at all is reported with what to do about it, and no right is reported as missing that is
+// there.
 func TestUndeclaredFields(t *testing.T) {
 	const mirrored, failed = "service-0001 -> service-0001-east True", "service-0002 ->  False"
 	whole := []string{mirrored, failed}
@@ -76,7 +77,9 @@ func TestUndeclaredFields(t *testing.T) {
 			undeclared: []string{"federatedServices"}, conditions: true, mirrored: whole, patches: 5,
 		},
 		"one without a field of conditions": {
-			cause:      func(f *fleet) { f.home.Undeclare("conditions.observedGeneration", "mirrorServices.conditions.message") },
+			cause: func(f *fleet) {
+				f.home.Undeclare("conditions.observedGeneration", "mirrorServices.conditions.message")
+			},
 			undeclared: []string{"conditions.observedGeneration", "mirrorServices.conditions.message"},
 			conditions: true, mirrored: whole, federated: whole, patches: 5,
 		},
@@ -162,7 +165,8 @@ func TestUndeclaredFields(t *testing.T) {
 				f.home.Undeclare()
 				f.pass(12 * time.Minute)
 				f.shows(true, whole, whole)
-				if l := f.reconciler.Links()[0]; l.ConditionsUnsupported || l.StatusRefused != "" || len(l.UndeclaredFields) > 0 {
+				if l := f.reconciler.Links()[0]; l.ConditionsUnsupported || l.StatusRefused != "" ||
+					len(l.UndeclaredFields) > 0 {
 					t.Errorf("once the schema has all: %q, %q", l.UndeclaredFields, l.StatusRefused)
 				}
 			})
@@ -287,13 +291,15 @@ func TestDefinition(t *testing.T) {
 			}
 		}
 		for field := range ours[version] {
-			isOwn := strings.HasPrefix(field, "conditions") || strings.HasSuffix(field, ".conditions.observedGeneration")
+			isOwn := strings.HasPrefix(field, "conditions") ||
+				strings.HasSuffix(field, ".conditions.observedGeneration")
 			if fields[field] == "" && !isOwn {
 				t.Errorf("%s: Linkerd has no status.%s", version, field)
 			}
 		}
 	}
-	if diff := cmp.Diff(slices.Sorted(slices.Values(linkerd.LinkVersions)), slices.Sorted(maps.Keys(theirs))); diff != "" {
+	versions := slices.Sorted(slices.Values(linkerd.LinkVersions))
+	if diff := cmp.Diff(versions, slices.Sorted(maps.Keys(theirs))); diff != "" {
 		t.Error(diff)
 	}
 }

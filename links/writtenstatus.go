@@ -36,7 +36,8 @@ type MirroredServices struct {
 	Mirrored, Federated []ServiceStatus
 }
 
-// A ServiceStatus reports in a Link whether one Service of its cluster is mirrored, in the shape that Linkerd's API has.
+// A ServiceStatus reports in a Link whether one Service of its cluster is mirrored, in the shape that Linkerd's API
+// has.
 type ServiceStatus struct {
 	ControllerName string             `json:"controllerName"`
 	RemoteRef      ObjectRef          `json:"remoteRef"`
@@ -119,8 +120,8 @@ type ObjectRef struct {
 	Name      string `json:"name"`
 }
 
-// normalize gives a reference that was read the form in which we write it: the group that Kubernetes calls "" is core by
-// default in Linkerd's schema.
+// normalize gives a reference that was read the form in which we write it: the group that Kubernetes calls "" is
+// core by default in Linkerd's schema.
 func (r *ObjectRef) normalize() {
 	if r.Group == "core" {
 		r.Group = ""
@@ -338,8 +339,8 @@ func wantedServices(present, ours []ServiceStatus, now metav1.Time) []ServiceSta
 	return append(want, others...)
 }
 
-// tree returns a status as JSON, to be applied over that of a Link. A list that is empty now is sent as such, for another
-// manager may own its entries.
+// tree returns a status as JSON, to be applied over that of a Link. A list that is empty now is sent as such, for
+// another manager may own its entries.
 func (s writtenStatus) tree(l *Link) (map[string]any, error) {
 	fields := map[string]any{}
 	if len(s.conditions) > 0 {

@@ -39,7 +39,7 @@ func TestEventPace(t *testing.T) {
 		conn.Budget = NewBudget(Limits{})
 		const more = watches*each - eventBurst
 		want := more * time.Second / maxEventRate
-		if took := read(t.Context()); (took - want).Abs() > want/10 || conn.Paced() < more/2 {
+		if took := read(t.Context()); (took-want).Abs() > want/10 || conn.Paced() < more/2 {
 			t.Errorf("it takes %s, want %s, and %d waited", took, want, conn.Paced())
 		}
 		ctx, cancel := context.WithCancel(t.Context())

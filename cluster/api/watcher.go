@@ -80,8 +80,8 @@ const (
 // what it holds; a complete listing replaces all of it at once, so that an interrupted one withdraws
 // nothing.
 //
-// A kind is in contact while its watch is open and not silent for longer than bookmarkLimit. A listing that is under way
-// counts as silence until it is complete.
+// A kind is in contact while its watch is open and not silent for longer than bookmarkLimit. A listing that is
+// under way counts as silence until it is complete.
 //
 // Pauses. Every request that fails is retried here and nowhere else. While probes succeed the pause stays
 // at or below a second, because an API server that has just started is about to serve; otherwise it grows

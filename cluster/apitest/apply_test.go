@@ -89,7 +89,11 @@ func TestApplyLinkStatus(t *testing.T) {
 			var all []any
 			for _, n := range names {
 				all = append(all, map[string]any{
-					"remoteRef": map[string]any{"group": "core", "kind": "Service", "name": n}, // of which two are defaults
+					"remoteRef": map[string]any{
+						"group": "core",
+						"kind":  "Service",
+						"name":  n,
+					}, // of which two are defaults
 				})
 			}
 			return all

@@ -364,11 +364,11 @@ func (s *Server) Follow(name string, do follower) {
 	s.withResource(name, func(r *resource) { r.follow = do })
 }
 
-// Undeclare gives Links a schema that has all fields of their status but these, such as mirrorServices.conditions.localRef.
-// Without conditions it is Linkerd's. Without "status" they have none.
-func (s *Server) Undeclare(fields ...string) {
+// Undeclare gives Links a schema that has all fields of their status but these, such as
+// mirrorServices.conditions.localRef. Without conditions it is Linkerd's. Without "status" they have none.
+func (s *Server) Undeclare(missing ...string) {
 	s.withResource(linkResource, func(r *resource) {
-		r.undeclared, r.converter = fields, nil
+		r.undeclared, r.converter = missing, nil
 		for name, o := range r.objects { // what is not declared is not read either
 			r.objects[name] = o.DeepCopy()
 			s.keepDeclared(linkResource, r.objects[name])

@@ -227,7 +227,12 @@ func newClaim(k api.Key, of *lease.Record) (claim, bool) {
 		return claim{}, false
 	}
 
-	c := claim{installation: id, created: of.Created, version: of.Version, text: "the installation of Lease " + k.String()}
+	c := claim{
+		installation: id,
+		created:      of.Created,
+		version:      of.Version,
+		text:         "the installation of Lease " + k.String(),
+	}
 	if in := of.Marks[clusterAnnotation]; in != "" && len(validation.IsValidLabelValue(in)) == 0 {
 		c.text += ", which runs in cluster " + in
 	}

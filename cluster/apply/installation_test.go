@@ -129,7 +129,7 @@ func TestOwnersExpire(t *testing.T) {
 }
 
 // Of what makes no claim nothing counts: neither a Lease of another name than its installation has, nor one whose
-// label is none, nor one that nobody holds. Of one that makes a claim a bounded part counts, and of many the oldest.
+// label is none, nor one without a holder. Of one that makes a claim a bounded part counts, and of many the oldest.
 func TestClaims(t *testing.T) {
 	id := map[string]string{InstallationLabel: "x"}
 	long, many := strings.Repeat("x", 1_400_000), "6s"+strings.Repeat(" a", 1000)
@@ -138,16 +138,18 @@ func TestClaims(t *testing.T) {
 		of   coordinationv1.Lease
 		want string
 	}{
-		"a claim":        {"fingerpost-x", leaseOf(id, "east", "r", 60), "1m0s east"},
-		"another name":   {"fingerpost-y", leaseOf(id, "east", "r", 60), ""},
-		"no label":       {"fingerpost-", leaseOf(nil, "east", "r", 60), ""},
-		"no holder":      {"fingerpost-x", leaseOf(id, "east", "", 60), "0s east"},
-		"for ever":       {"fingerpost-x", leaseOf(id, "east", "r", 2_000_000_000), "1m0s east"},
-		"negative":       {"fingerpost-x", leaseOf(id, "east", "r", -5), "0s east"},
-		"a huge holder":  {"fingerpost-x", leaseOf(id, "east", long, 6), "6s east"},
-		"a huge list":    {"fingerpost-x", leaseOf(id, long, "r", 6), "6s"},
-		"many sources":   {"fingerpost-x", leaseOf(id, strings.Repeat("a,", 1000)+"last", "r", 6), many},
-		"a label of 1 M": {"fingerpost-" + long, leaseOf(map[string]string{InstallationLabel: long}, "east", "r", 6), ""},
+		"a claim":       {"fingerpost-x", leaseOf(id, "east", "r", 60), "1m0s east"},
+		"another name":  {"fingerpost-y", leaseOf(id, "east", "r", 60), ""},
+		"no label":      {"fingerpost-", leaseOf(nil, "east", "r", 60), ""},
+		"no holder":     {"fingerpost-x", leaseOf(id, "east", "", 60), "0s east"},
+		"for ever":      {"fingerpost-x", leaseOf(id, "east", "r", 2_000_000_000), "1m0s east"},
+		"negative":      {"fingerpost-x", leaseOf(id, "east", "r", -5), "0s east"},
+		"a huge holder": {"fingerpost-x", leaseOf(id, "east", long, 6), "6s east"},
+		"a huge list":   {"fingerpost-x", leaseOf(id, long, "r", 6), "6s"},
+		"many sources":  {"fingerpost-x", leaseOf(id, strings.Repeat("a,", 1000)+"last", "r", 6), many},
+		"a label of 1 M": {
+			"fingerpost-" + long, leaseOf(map[string]string{InstallationLabel: long}, "east", "r", 6), "",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -180,7 +182,8 @@ func TestClaims(t *testing.T) {
 			})
 		}
 		sources, held := owners.Load()
-		if len(held) != maxClaims || sources["source-299"] != "299" || sources["source-199"] != "" || owners.ignored != 200 {
+		if len(held) != maxClaims || sources["source-299"] != "299" || sources["source-199"] != "" ||
+			owners.ignored != 200 {
 			t.Errorf("%d claims count, and %d do not; of 299 and 199 those of %q and %q", len(held), owners.ignored,
 				sources["source-299"], sources["source-199"])
 		}

@@ -10,11 +10,11 @@ import (
 	"pgregory.net/rapid"
 )
 
-// The laws of a Pace, for keys that ask whenever they are told to, and change their mind at random:
+// The laws of a Pace, for keys that ask whenever they are woken, and change their mind at random:
 //
 //   - In no time are more keys written for a cause than its bucket holds and gains.
 //   - A key that goes on asking is written by the time that all before it take.
-//   - Once nobody asks, nobody waits.
+//   - Once no key asks, none waits.
 func TestPaceLaws(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		burst := rapid.IntRange(1, 5).Draw(rt, "burst")
@@ -52,7 +52,8 @@ func TestPaceLaws(t *testing.T) {
 				} else {
 					ask(k)
 				}
-				time.Sleep(time.Duration(rapid.IntRange(0, 800).Draw(rt, "ms")) * time.Millisecond) //nolint:forbidigo // virtual time
+				pause := time.Duration(rapid.IntRange(0, 800).Draw(rt, "ms")) * time.Millisecond
+				time.Sleep(pause) //nolint:forbidigo // virtual time
 				for k, at := range next {
 					if !time.Now().Before(at) {
 						ask(k)
@@ -87,7 +88,13 @@ func TestPaceCauses(t *testing.T) {
 		for i, c := range []struct {
 			cause, key string
 			waits      time.Duration
-		}{{"east", "a", 0}, {"east", "b", time.Second}, {"east", "c", 2 * time.Second}, {"west", "c", 0}, {"east", "d", 2 * time.Second}} {
+		}{
+			{"east", "a", 0},
+			{"east", "b", time.Second},
+			{"east", "c", 2 * time.Second},
+			{"west", "c", 0},
+			{"east", "d", 2 * time.Second},
+		} {
 			retry, _ := errors.AsType[*Retry](p.Take(c.cause, c.key))
 			if waits := retry != nil; waits != (c.waits > 0) || waits && retry.After != c.waits {
 				t.Errorf("%d: %s for %s: %v, want %s", i, c.key, c.cause, retry, c.waits)

@@ -24,8 +24,8 @@ func pass(d time.Duration) {
 	synctest.Wait()
 }
 
-// A writer in about a hundred lines, listings, keeps what it writes up to date, in a cluster that others change as well.
-// What they wrote it does not touch.
+// A writer in about a hundred lines, listings, keeps what it writes up to date, in a cluster that others change as
+// well. What they wrote it does not touch.
 func TestWriter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		network := apitest.NewNetwork()
@@ -64,9 +64,11 @@ func TestWriter(t *testing.T) {
 				" data: {addresses: " + addresses + "}}")
 		}
 		slice := func(endpoints string) {
-			server.ApplyYAML("{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, addressType: IPv4, ports: [{port: 80}]," +
-				" metadata: {name: web-1, namespace: ns, labels: {kubernetes.io/service-name: web}}," +
-				" endpoints: [" + endpoints + "]}")
+			server.ApplyYAML(
+				"{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, addressType: IPv4, ports: [{port: 80}]," +
+					" metadata: {name: web-1, namespace: ns, labels: {kubernetes.io/service-name: web}}," +
+					" endpoints: [" + endpoints + "]}",
+			)
 		}
 		expect := func(when, want string) {
 			t.Helper()
@@ -123,8 +125,10 @@ func TestWriter(t *testing.T) {
 		server.Delete("ConfigMap", "ns", "web")
 		pass(2 * time.Minute)
 		expect("once that is gone", "10.1.0.4")
-		server.ApplyYAML("{apiVersion: v1, kind: Service, metadata: {name: web, namespace: ns, labels: {listed: here}," +
-			" annotations: {federation.fingerpost.io/members: \"web,web@east\"}}, spec: {ports: [{port: 80}]}}")
+		server.ApplyYAML(
+			"{apiVersion: v1, kind: Service, metadata: {name: web, namespace: ns, labels: {listed: here}," +
+				" annotations: {federation.fingerpost.io/members: \"web,web@east\"}}, spec: {ports: [{port: 80}]}}",
+		)
 		slice("{addresses: [10.1.0.5]}")
 		expect("with a member that is no Service", "10.1.0.5")
 		server.Delete("Service", "ns", "web")

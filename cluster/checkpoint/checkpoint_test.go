@@ -256,8 +256,8 @@ func checkText(t *testing.T, e *federation.Endpoint) {
 func TestOwnersOfFormerVersions(t *testing.T) {
 	template := unique.Make(federation.Template{ServiceAccount: "default"})
 	for owner, want := range map[[2]string]string{
-		{"statefulset", "db"}: "statefulset/db", {"cluster", "db"}: "pod/db-1", {"deployment", "a\"} 1\nb{"}: "pod/db-1",
-		{"a=\"\"} 1\nb", "x"}: "pod/db-1",
+		{"statefulset", "db"}: "statefulset/db", {"cluster", "db"}: "pod/db-1",
+		{"deployment", "a\"} 1\nb{"}: "pod/db-1", {"a=\"\"} 1\nb", "x"}: "pod/db-1",
 	} {
 		cohort := federation.Cohort{Namespace: "ns", OwnerKind: owner[0], OwnerName: owner[1], Template: template}
 		slice := &federation.Slice{Name: "db", Endpoints: []*federation.Endpoint{
@@ -385,7 +385,10 @@ func large(n int) federation.Published {
 	var p federation.Published
 	template := unique.Make(federation.Template{ServiceAccount: "default", ControlPlane: "linkerd", Hash: "5d4f8c7b9"})
 	for i := range n / 10 {
-		s := &federation.Slice{Name: "slice", Ports: []federation.Port{{Number: 8080, Name: "http", Protocol: federation.TCP}}}
+		s := &federation.Slice{
+			Name:  "slice",
+			Ports: []federation.Port{{Number: 8080, Name: "http", Protocol: federation.TCP}},
+		}
 		for j := range 10 {
 			s.Endpoints = append(s.Endpoints, &federation.Endpoint{
 				Addr: netip.AddrFrom4([4]byte{10, byte(i >> 8), byte(i), byte(j)}), Ready: true,

@@ -27,8 +27,8 @@ import (
 //     first), and a minute after the last request. What is longer than all that may be kept is encoded for each
 //     request, straight into the connection.
 //   - A peer has one turn, and few have one at a time: another one is answered 503, and asks again. A turn ends when
-//     nothing was read for some seconds, and after half a minute in any case. So who does not read holds nobody up for
-//     long, and who is no peer does not get that far (see [Handler]).
+//     nothing was read for some seconds, and after half a minute in any case. So one that does not read holds up
+//     no other for long, and who is no peer does not get that far (see [Handler]).
 //
 // Example: ten clusters of 10,000 endpoints are 1.2 MB, compressed. Three replicas that start together while they are
 // away take the same bytes, and one that asks again for all of them, when nothing has changed, is sent 1.5 kB.
@@ -46,7 +46,7 @@ const (
 type Finder func(cluster string, before Checkpoint) (now Checkpoint, same bool)
 
 // Handler serves to peers what this replica has of a cluster, few at a time, and the list of those clusters. Who may
-// ask was decided before; peerOf says who it is.
+// ask was decided before; peerOf returns who it is.
 func Handler(find Finder, list func() []Header, peerOf func(*http.Request) string) http.Handler {
 	h := &handover{
 		find: find, peerOf: peerOf, process: rand.Text(), most: maxKept,
@@ -69,10 +69,10 @@ type handover struct {
 	process string // of which the tags are
 	most    int    // bytes that are kept
 
-	mu       sync.Mutex // guards all below, and what versions say so
+	mu       sync.Mutex // guards all below, and what versions name so
 	versions map[string]*version
 	last     int             // number of the last version
-	idle     *time.Timer     // drops what nobody asks for
+	idle     *time.Timer     // drops what no peer asks for
 	turns    map[string]bool // peers that have one
 }
 

@@ -76,7 +76,12 @@ func get(t *testing.T, p *pipes, peer string) (code int, size int64) {
 	t.Helper()
 	client := &http.Client{Transport: &http.Transport{DialContext: p.dial, DisableCompression: true}}
 	defer client.CloseIdleConnections()
-	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://peers.test/clusters/east", http.NoBody)
+	request, err := http.NewRequestWithContext(
+		t.Context(),
+		http.MethodGet,
+		"http://peers.test/clusters/east",
+		http.NoBody,
+	)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -109,10 +114,11 @@ func begin(t *testing.T, p *pipes, peer string) (net.Conn, *bufio.Reader, string
 	return conn, bufio.NewReaderSize(conn, 16), string(status)
 }
 
-// Peers that do not read lose their turns after some seconds, and meanwhile others are told to come again. Nobody has
+// Peers that do not read lose their turns after some seconds, and meanwhile others are asked to come again. No peer has
 // two turns.
 func TestTurns(t *testing.T) {
 	inHandover(t, always(large(10_000)), func(t *testing.T, p *pipes) {
+		t.Helper()
 		for i := range maxTransfers {
 			conn, _, status := begin(t, p, fmt.Sprint("slow-", i))
 			defer conn.Close()
@@ -136,6 +142,7 @@ func TestTurns(t *testing.T) {
 // A peer that reads a few bytes now and then makes no progress, and its turn ends.
 func TestTurnEnds(t *testing.T) {
 	inHandover(t, always(large(10_000)), func(t *testing.T, p *pipes) {
+		t.Helper()
 		conn, reader, _ := begin(t, p, "slow")
 		defer conn.Close()
 		began := time.Now()
@@ -155,10 +162,12 @@ func TestTurnEnds(t *testing.T) {
 	})
 }
 
-// A version is encoded once, has one tag, and is forgotten when nobody asks for it; another state is another version.
+// A version is encoded once, has one tag, and is forgotten when no peer asks for it; another state is another version.
 func TestVersions(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		small := federation.Published{Views: new(federation.Views).With(federation.Service{Name: "a"}, &federation.View{})}
+		small := federation.Published{
+			Views: new(federation.Views).With(federation.Service{Name: "a"}, &federation.View{}),
+		}
 		state, failing := large(1000), false
 		h := &handover{process: "p", most: maxKept, versions: map[string]*version{}, turns: map[string]bool{}}
 		h.idle = time.AfterFunc(keptFor, h.forget)

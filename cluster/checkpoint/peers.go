@@ -30,7 +30,7 @@ import (
 // bytes: encoded, equal states are equal. So in a partition where nothing changes each peer's state is transferred
 // once, whichever of them was in contact last.
 //
-// When a state holds is told by the peer's clock. By how much that is off is measured by the Date of its response. An
+// When a state holds is by the peer's clock. By how much that is off is measured by the Date of its response. An
 // error makes a state older than it is, never newer: it would seem to be new each time that it is handed on.
 const (
 	peersPath    = "/clusters/"
@@ -83,8 +83,8 @@ func (p *Peers) About(cluster string, after time.Time) *Inquiry {
 }
 
 var (
-	// ErrBusy is returned if a peer is to be asked again: it serves others now, or its API server does not tell it who
-	// asks.
+	// ErrBusy is returned if a peer is to be asked again: it serves others now, or its API server does not report
+	// to it who asks.
 	ErrBusy = errors.New("another replica cannot hand it over now")
 	// errTooLong is returned for a state that is longer than what is taken over.
 	errTooLong = errors.New("it is too long")

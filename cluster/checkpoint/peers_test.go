@@ -263,7 +263,8 @@ func TestNothingNew(t *testing.T) {
 				if errors.Is(err, ErrNone) {
 					continue
 				}
-				if err != nil || answer.Same != same || !answer.AsOf.After(last) || (answer.Published.Views == nil) != same {
+				if err != nil || answer.Same != same || !answer.AsOf.After(last) ||
+					(answer.Published.Views == nil) != same {
 					t.Fatalf("same: %t as of %s: %v", answer.Same, answer.AsOf, err)
 				}
 				last, same = answer.AsOf, true
@@ -283,7 +284,7 @@ func TestNothingNew(t *testing.T) {
 	})
 }
 
-// A peer whose clock is off is believed as much as the others: its state ages, and is the newest only if it is.
+// A peer whose clock is off is accepted as much as the others: its state ages, and is the newest only if it is.
 func TestClockOfPeer(t *testing.T) {
 	for name, test := range map[string]struct {
 		ahead    time.Duration

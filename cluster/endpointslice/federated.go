@@ -37,7 +37,7 @@ const (
 type federatedSlices struct {
 	*sliceWriter
 	leftOut map[string]map[key]int // endpoints that are in no slice, by source cluster and Service; guarded by mu
-	private map[key]int            // members of which the cluster is not told, by Service; guarded by mu
+	private map[key]int            // members that are not shown to the cluster, by Service; guarded by mu
 	events  *serviceEvents         // nil for all but the local cluster
 }
 

@@ -208,7 +208,10 @@ func TestSourceIsTakenOver(t *testing.T) {
 
 // holding returns a View of n meshed Pods, each with the account of its number.
 func holding(account func(int) string, n int) *federation.View {
-	slice := &federation.Slice{Name: "bb-1", Ports: []federation.Port{{Number: 8080, Name: "web", Protocol: federation.TCP}}}
+	slice := &federation.Slice{
+		Name:  "bb-1",
+		Ports: []federation.Port{{Number: 8080, Name: "web", Protocol: federation.TCP}},
+	}
 	for i := range n {
 		slice.Endpoints = append(slice.Endpoints, &federation.Endpoint{
 			Addr: netip.AddrFrom4([4]byte{10, 1, byte(i / 250), byte(i%250 + 1)}), Ready: true,
@@ -278,9 +281,11 @@ func TestOptIn(t *testing.T) {
 // name leads nowhere: it may be that of another port.
 func TestPortsAtMember(t *testing.T) {
 	member := &federation.View{Ports: []federation.ServicePort{
-		{Number: 53, Name: "dns-tcp", Target: 5353}, {Number: 53, Protocol: federation.UDP, Name: "dns"},
+		{Number: 53, Name: "dns-tcp", Target: 5353},
+		{Number: 53, Protocol: federation.UDP, Name: "dns"},
 		{Number: 80, Name: "web", Target: 8080},
-		{Number: 443, Name: "https"}, {Number: 8080, Name: "http"},
+		{Number: 443, Name: "https"},
+		{Number: 8080, Name: "http"},
 	}}
 	slice := &federation.Slice{Ports: []federation.Port{
 		{Number: 5353, Name: "dns-tcp", Protocol: federation.TCP},
@@ -358,11 +363,14 @@ func TestFederatedGroupsUnderPolicy(t *testing.T) {
 	}
 }
 
-// A linked cluster is told of what it has itself, of what is exported, and of what the local Service stands for, and of
+// A linked cluster is shown what it has itself, what is exported, what the local Service stands for, and
 // nothing else; what is not known stays.
 func TestShownMembers(t *testing.T) {
 	ref := func(cluster, name string) federation.Ref {
-		return federation.Ref{Cluster: federation.Cluster(cluster), Service: federation.Service{Namespace: "shop", Name: name}}
+		return federation.Ref{
+			Cluster: federation.Cluster(cluster),
+			Service: federation.Service{Namespace: "shop", Name: name},
+		}
 	}
 	member := func(of federation.Ref, v *federation.View) *federation.Member {
 		origin := &federation.Origin{MemberRef: federation.MemberRef{Ref: of}, Home: of.Cluster == "east"}
@@ -371,7 +379,10 @@ func TestShownMembers(t *testing.T) {
 	exported, private := &federation.View{}, &federation.View{Unexported: true}
 	all := []*federation.Member{
 		member(ref("east", "own"), private), member(ref("west", "exported"), exported),
-		member(ref("west", "private"), private), member(ref("west", "unknown"), nil), member(ref("local", "private"), private),
+		member(
+			ref("west", "private"),
+			private,
+		), member(ref("west", "unknown"), nil), member(ref("local", "private"), private),
 	}
 	local := func(refs ...federation.Ref) *federation.View {
 		c := &federation.Composition{Union: true}

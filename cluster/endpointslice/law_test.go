@@ -17,11 +17,11 @@ import (
 	"github.com/fingerpost/fingerpost/federation"
 )
 
-// What is written says what Get says: for each port of a federated Service, what kube-proxy makes of the slices is what
-// a client gets, of the same cluster and with the same identity. Zones and members with internalTrafficPolicy: Local,
-// where the client's place decides, are not drawn; a union that is Local is, since kube-proxy knows its own node. Of
-// such a union a stream decides among the claims on the client's node, and a slice among all: what is claimed twice is
-// left out there.
+// What is written is what Get answers: for each port of a federated Service, what kube-proxy makes of the slices is
+// what a client gets, of the same cluster and with the same identity. Zones and members with internalTrafficPolicy:
+// Local, where the client's place decides, are not drawn; a union that is Local is, since kube-proxy knows its own
+// node. Of such a union a stream decides among the claims on the client's node, and a slice among all: what is
+// claimed twice is left out there.
 func TestSlicesSayWhatStreamsSay(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := newScene("home", "east", "west")
@@ -115,8 +115,10 @@ func (s *scene) drawUnion(t *rapid.T) (*serviceRecord, *federation.Snapshot) {
 	svc := &corev1.Service{Spec: corev1.ServiceSpec{
 		IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol},
 		Ports: rapid.Permutation([]corev1.ServicePort{
-			{Name: "http", Port: 80}, {Name: "web", Port: 80, Protocol: corev1.ProtocolUDP},
-			{Name: "more", Port: 81}, {Name: "signal", Port: 443, Protocol: corev1.ProtocolSCTP},
+			{Name: "http", Port: 80},
+			{Name: "web", Port: 80, Protocol: corev1.ProtocolUDP},
+			{Name: "more", Port: 81},
+			{Name: "signal", Port: 443, Protocol: corev1.ProtocolSCTP},
 		}).Draw(t, "of the union")[:rapid.IntRange(1, 4).Draw(t, "how many")],
 	}}
 	if rapid.Float64Range(0, 1).Draw(t, "local") < .2 {

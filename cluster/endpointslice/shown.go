@@ -7,15 +7,16 @@ import (
 	"github.com/fingerpost/fingerpost/federation"
 )
 
-// Whoever may write a Service in a linked cluster names its members, and reads the slices that are written for it. So a
-// linked cluster is told of what it has itself, of what its source exports, and of what the local Service of that
-// namespace and name stands for: who may write that one has decided it. It learns of nothing else by asking for it.
+// An account that may write a Service in a linked cluster names its members, and reads the slices that are written
+// for it. So a linked cluster is shown what it has itself, what its source exports, and what the local Service of
+// that namespace and name stands for: who may write that one has decided it. It learns of nothing else by asking
+// for it.
 //
 // For example, shop/all in east has the members web@east, web@west and secret@local. It gets the endpoints of the
 // first one; those of web in west, if that has a label by which it is exported, or if the local shop/all has web@west
 // too; and those of the local shop/secret on the same terms.
 
-// shown returns the Snapshot of a Service in this cluster without the members of which it may not be told.
+// shown returns the Snapshot of a Service in this cluster without the members that it may not be shown.
 func (f *federatedSlices) shown(k key, snapshot *federation.Snapshot) *federation.Snapshot {
 	if f.Local {
 		return snapshot
@@ -30,7 +31,7 @@ func (f *federatedSlices) shown(k key, snapshot *federation.Snapshot) *federatio
 	return &next
 }
 
-// shownMembers returns those of the members of which a linked cluster may be told; local is the View of the local
+// shownMembers returns those of the members that a linked cluster may be shown; local is the View of the local
 // Service of the same name, nil for none.
 func shownMembers(local *federation.View, all []*federation.Member) []*federation.Member {
 	return slices.DeleteFunc(slices.Clone(all), func(m *federation.Member) bool {
@@ -44,7 +45,7 @@ func names(v *federation.View, ref federation.Ref) bool {
 		slices.ContainsFunc(v.Composition.Members, func(m federation.MemberRef) bool { return m.Ref == ref })
 }
 
-// reportPrivate reports the members of a Service of which its cluster is not told, when their number changes.
+// reportPrivate reports the members of a Service that are not shown to its cluster, when their number changes.
 func (f *federatedSlices) reportPrivate(svc *serviceRecord, all, shown []*federation.Member) {
 	n := len(all) - len(shown)
 	if !svc.optIn {
@@ -59,7 +60,7 @@ func (f *federatedSlices) reportPrivate(svc *serviceRecord, all, shown []*federa
 		"members", n, "first", all[i].Origin.Name+"@"+string(all[i].Origin.Cluster))
 }
 
-// setPrivate records of how many members of a Service its cluster is not told, and returns of how many it was not
+// setPrivate records how many members of a Service are not shown to its cluster, and returns how many were not
 // before.
 func (f *federatedSlices) setPrivate(k key, n int) (before int) {
 	f.mu.Lock()

@@ -64,8 +64,8 @@ const (
 //     that another client writes its slices, or that a request of a former holder arrives late.
 //
 // The stores hold the present state. The indexes also hold the state before, which decides which Services a change
-// affects; informers keep them up to date from the first listing on. mu guards the indexes. It is taken before the locks
-// of what is called under it: stores, the tracker and the queue of the Loop, none of which calls back.
+// affects; informers keep them up to date from the first listing on. mu guards the indexes. It is taken before the
+// locks of what is called under it: stores, the tracker and the queue of the Loop, none of which calls back.
 type sliceWriter struct {
 	*apply.Target
 	writer    *Writer

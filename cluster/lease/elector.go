@@ -28,7 +28,7 @@ type Timing struct {
 	Fence    time.Duration // after it sent the last renewal that succeeded the holder stops writing
 }
 
-// MaxDuration is the longest time for which a Lease binds other installations after a renewal, whatever it says.
+// MaxDuration is the longest time for which a Lease binds other installations after a renewal, whatever it states.
 const MaxDuration = time.Minute
 
 // Validate rejects durations with which two replicas could write at once, or a single lost request would

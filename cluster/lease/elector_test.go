@@ -608,8 +608,8 @@ func TestTimingIsValidated(t *testing.T) {
 	}
 }
 
-// A refusal that is over in less than the fence ends no term, and one before that keeps nobody from campaigning: only
-// one that lasts does.
+// A refusal that is over in less than the fence ends no term, and one before that keeps no candidate from
+// campaigning: only one that lasts does.
 func TestRefusedForAMoment(t *testing.T) {
 	inElection(t, func(e *election) {
 		refuse := func(now bool) {

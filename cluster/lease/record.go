@@ -19,13 +19,13 @@ const (
 var Leases = api.Typed(coordinationv1.SchemeGroupVersion, "leases", "Lease", &coordinationv1.Lease{}).
 	Reading(&api.Message{Fields: api.Fields{1: api.MetadataFields, 2: {Fields: api.Fields{1: nil, 2: nil, 4: nil}}}})
 
-// A Record is what is kept of a Lease, whoever has made it: its size is bounded.
+// A Record is what is kept of a Lease, by any account: its size is bounded.
 type Record struct {
 	Created  time.Time
 	Version  string            // its resourceVersion
 	Holder   string            // who has it; empty if it was released
-	Renewed  time.Time         // by the clock of the holder; zero if it does not say
-	Duration time.Duration     // for how long a renewal binds others; 0 if it does not say
+	Renewed  time.Time         // by the clock of the holder; zero if it does not state it
+	Duration time.Duration     // for how long a renewal binds others; 0 if it does not state it
 	Marks    map[string]string // of its labels and annotations those that were asked for
 }
 
@@ -67,7 +67,7 @@ func Reduce(marks ...string) func(object any) (*Record, bool) {
 	}
 }
 
-// cut returns at most maxText bytes of a text, and "…" after it if that is not all: so cut, it is none that somebody
+// cut returns at most maxText bytes of a text, and "…" after it if that is not all: so cut, it is none that a user
 // has given himself.
 func cut(text string) string {
 	if len(text) <= maxText {

@@ -42,8 +42,8 @@ type WorkloadPort struct {
 	Protocol corev1.Protocol `json:"protocol"`
 }
 
-// ParseExternalWorkload reads an ExternalWorkload of any of ExternalWorkloadVersions. Nothing of it is validated but the
-// types of its fields.
+// ParseExternalWorkload reads an ExternalWorkload of any of ExternalWorkloadVersions. Nothing of it is validated
+// but the types of its fields.
 func ParseExternalWorkload(u *unstructured.Unstructured) (*ExternalWorkload, error) {
 	var w ExternalWorkload
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, &w); err != nil {

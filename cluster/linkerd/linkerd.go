@@ -68,7 +68,7 @@ const (
 	FederatedLabel                  = "mirror.linkerd.io/federated" // =member
 	GatewayIdentityAnnotation       = "mirror.linkerd.io/gateway-identity"
 	ProbePathAnnotation             = "mirror.linkerd.io/probe-path"
-	ProbePeriodAnnotation           = "mirror.linkerd.io/probe-period" // seconds, or a duration
+	ProbePeriodAnnotation           = "mirror.linkerd.io/probe-period"  // seconds, or a duration
 	ProbeTimeoutAnnotation          = "mirror.linkerd.io/probe-timeout" // the same
 	ProbeFailureThresholdAnnotation = "mirror.linkerd.io/probe-failure-threshold"
 )

@@ -1,4 +1,4 @@
-// Package tokenreview tells who sends a token, by asking the API server that issues ServiceAccounts' tokens.
+// Package tokenreview reports who sends a token, by asking the API server that issues ServiceAccounts' tokens.
 package tokenreview
 
 import (
@@ -100,8 +100,8 @@ func New(client typed.TokenReviewInterface, audience string, perSecond int) *Rev
 	return r
 }
 
-// Review returns whose token it is that a source has sent. ErrRefused: nobody's. ErrBusy, and any other error: it is
-// not known, and the token does not count.
+// Review returns whose token it is that a source has sent. ErrRefused: that of no account. ErrBusy, and any other
+// error: it is not known, and the token does not count.
 func (r *Reviewer) Review(ctx context.Context, from, token string) (Account, error) {
 	if token == "" || len(token) > maxToken {
 		return Account{}, ErrRefused

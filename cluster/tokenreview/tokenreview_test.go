@@ -87,6 +87,7 @@ func wants(t *testing.T, s *server, r *Reviewer, token string, want error, revie
 // An answer counts for as long as it may, and no longer.
 func TestReview(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *server, r *Reviewer) {
+		t.Helper()
 		wants(t, s, r, "ann's token", nil, 1)
 		pass(acceptedFor - time.Second)
 		s.revoked.Store(true)
@@ -104,7 +105,7 @@ func TestReview(t *testing.T) {
 	})
 }
 
-// An API server that fails lets in nobody whom it has not accepted before, and not for long whom it has.
+// An API server that fails lets in no account that it has not accepted before, and not for long one that it has.
 func TestReviewFails(t *testing.T) {
 	forbidden := error(apierrors.NewForbidden(schema.GroupResource{Resource: "tokenreviews"}, "", errors.New("no")))
 	for name, test := range map[string]struct {
@@ -120,6 +121,7 @@ func TestReviewFails(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, s *server, r *Reviewer) {
+				t.Helper()
 				wants(t, s, r, "ann's token", nil, 1)
 				test.fail(s)
 				pass(2 * time.Minute)
@@ -141,6 +143,7 @@ func TestReviewFails(t *testing.T) {
 // Sources that send garbage without end delay an honest one by a review each, and cost the API server so many a second.
 func TestReviewFlood(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *server, r *Reviewer) {
+		t.Helper()
 		const sources, each = 8, 300
 		ctx, cancel := context.WithCancel(t.Context())
 		var wg sync.WaitGroup
@@ -185,13 +188,15 @@ func TestReviewFlood(t *testing.T) {
 // Requests of one source that bring the same token take one review, also if the first of them leaves.
 func TestReviewTogether(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *server, r *Reviewer) {
+		t.Helper()
 		ctx, cancel := context.WithCancel(t.Context())
 		var wg sync.WaitGroup
 		wg.Go(func() { _, _ = r.Review(ctx, "10.0.0.1", "ann's token") })
 		pass(time.Millisecond)
 		for range 200 {
 			wg.Go(func() {
-				if account, err := r.Review(t.Context(), "10.0.0.1", "ann's token"); err != nil || account.User != "ann" {
+				if account, err := r.Review(t.Context(), "10.0.0.1", "ann's token"); err != nil ||
+					account.User != "ann" {
 					t.Errorf("%v, %v", account, err)
 				}
 			})

@@ -277,7 +277,8 @@ func (r *Reconciler) workloadsAt(ip netip.Addr, changed *workloadState) []*workl
 }
 
 // publishIP publishes the owners of an IP; changed is a workload that changed, or nil. A terminating Pod
-// counts until another workload has its place, and one that merely binds ports there while nobody else has the IP.
+// counts until another workload has its place, and one that merely binds ports there while no other workload has
+// the IP.
 func (r *Reconciler) publishIP(ip netip.Addr, changed *workloadState) {
 	services, workloads := r.servicesByIP[ip], r.workloadsAt(ip, changed)
 	delete(r.replaced, ip)

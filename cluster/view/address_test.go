@@ -71,8 +71,8 @@ func TestParseIP(t *testing.T) {
 		"10.96.11.12": "10.96.11.12", "10.96.011.012": "10.96.11.12", "192.168.001.100": "192.168.1.100",
 		"010.000.000.008": "10.0.0.8", "fd00::1": "fd00::1", "FD00:0:0::0001": "fd00::1",
 		"::ffff:10.0.0.1": "10.0.0.1", "::ffff:010.0.0.01": "10.0.0.1",
-		"": "", "10.0.0": "", "10.0.0.256": "", "10.0.0.0x1": "", "10.0.0.1 ": "", "fe80::1%eth0": "", "a.test": "",
-		strings.Repeat("0", 200) + "10.0.0.1": "", "+1.0.0.1": "", "None": "",
+		"": "", "10.0.0": "", "10.0.0.256": "", "10.0.0.0x1": "", "fe80::1%eth0": "", "a.test": "",
+		strings.Repeat("0", 200) + "10.0.0.1": "", "+1.0.0.1": "", "None": "", "10.0.0.1" + " ": "",
 	} {
 		got, is := ParseIP(text)
 		if is != (want != "") || is && got.String() != want {
@@ -117,7 +117,9 @@ func TestBoundElsewhere(t *testing.T) {
 	}{
 		"alone":     {func(*world) {}, "thief:443"},
 		"a Service": {func(w *world) { w.put("Service", svc) }, ""},
-		"a Pod":     {func(w *world) { w.put("Pod", pod("owner", func(p *corev1.Pod) { p.Status.PodIP = ip })) }, "owner:0"},
+		"a Pod": {func(w *world) {
+			w.put("Pod", pod("owner", func(p *corev1.Pod) { p.Status.PodIP = ip }))
+		}, "owner:0"},
 		"another's node": {func(w *world) {
 			w.put("Pod", pod("owner", func(p *corev1.Pod) {
 				p.Status.HostIP = ip

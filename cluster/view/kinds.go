@@ -16,8 +16,8 @@ type Kind struct {
 	api.Kind
 	Required bool // the cluster is not synced without it; an optional kind may be absent
 
-	// Publishes: what is withdrawn is so because an object of the kind is gone. What depends on other kinds is only what
-	// is known of an endpoint.
+	// Publishes: what is withdrawn is so because an object of the kind is gone. What depends on other kinds is only
+	// what is known of an endpoint.
 	Publishes bool
 
 	Store     api.Target

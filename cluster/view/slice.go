@@ -174,7 +174,7 @@ func mirrorMarks(o metav1.Object, local bool, out *omissions) *federation.Mirror
 	return &m
 }
 
-// isCopy reports whether whoever has written a slice says that its endpoints are another cluster's. The label is that
+// isCopy reports whether the writer of a slice states that its endpoints are another cluster's. The label is that
 // of the Multi-Cluster Services API (KEP-1645), which tools that copy endpoints set (Cilium, Submariner); Karmada has
 // an annotation of its own. Which cluster they name does not matter: its name there need not be that of our Link.
 func isCopy(es *discoveryv1.EndpointSlice) bool {
@@ -187,7 +187,7 @@ const (
 )
 
 // workloadKinds are the kinds of which something is known. What a targetRef of any other kind names, such as a Node, is
-// a bare address: the targetRef says what is behind it, and not whether it is served.
+// a bare address: the targetRef names what is behind it, and not whether it is served.
 var workloadKinds = map[string]objectKind{"Pod": kindPod, linkerd.ExternalWorkloadKind: kindExternal}
 
 // appendEndpoints appends one endpoint for each address.

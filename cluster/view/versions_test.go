@@ -44,14 +44,21 @@ spec:
   workloadIPs: [{ip: 192.0.2.7}]
   ports: [{name: http, port: 8080, protocol: TCP}, {name: db, port: 3306}, {name: linkerd-proxy, port: 4567}]
 status:
-  conditions: [{type: Ready, status: "True", reason: R, message: m, lastProbeTime: "2026-01-01T00:00:00Z", lastTransitionTime: "2026-01-01T00:00:00Z"}]
+  conditions: [{type: Ready, status: "True", reason: R, message: m,
+    lastProbeTime: "2026-01-01T00:00:00Z", lastTransitionTime: "2026-01-01T00:00:00Z"}]
 `
 	meshField := map[string]string{"v1beta1": "meshTLS", "v1alpha1": "meshTls"}
 	wantVersions(t, linkerd.ExternalWorkloadVersions, meshField)
 	r := NewReconciler(logr.Discard(), "east", Options{Local: true})
 	records := map[string]podRecord{}
 	for version, field := range meshField {
-		u := parseVersion(t, "ExternalWorkload", "workload.linkerd.io", version, strings.ReplaceAll(rest, "MESH", field))
+		u := parseVersion(
+			t,
+			"ExternalWorkload",
+			"workload.linkerd.io",
+			version,
+			strings.ReplaceAll(rest, "MESH", field),
+		)
 		var out omissions
 		record, ok := r.reduceExternal(u, &out)
 		if !ok || out.String() != "" {

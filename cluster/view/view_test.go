@@ -139,7 +139,8 @@ func TestServicePorts(t *testing.T) {
 	want := []federation.ServicePort{
 		{Number: 53, Name: "dns-tcp", Target: 53},
 		{Number: 53, Protocol: federation.UDP, Name: "dns-udp", Target: 53},
-		{Number: 80}, {Number: 443, Name: "https", Target: 8443},
+		{Number: 80},
+		{Number: 443, Name: "https", Target: 8443},
 	}
 	if diff := cmp.Diff(want, v.Ports); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
@@ -289,7 +290,8 @@ func (w *world) event(at int, n uint32) {
 		p.Status.Phase = []corev1.PodPhase{corev1.PodRunning, corev1.PodPending, corev1.PodFailed}[pick(3)]
 		p.Status.PodIP, p.Status.HostIP = fmt.Sprintf("10.0.0.%d", pick(3)), "192.168.0.1"
 		p.Spec.Containers[0].Ports[0].HostPort = int32(8000 + pick(2))
-		p.Spec.Containers[0].Ports[0].HostIP = []string{"", "", "10.0.0.1", "192.168.0.1", "127.0.0.1", "0.0.0.0"}[pick(6)]
+		hostIPs := []string{"", "", "10.0.0.1", "192.168.0.1", "127.0.0.1", "0.0.0.0"}
+		p.Spec.Containers[0].Ports[0].HostIP = hostIPs[pick(6)]
 		w.apply("Pod", p, drop)
 	case 1:
 		es := &discoveryv1.EndpointSlice{ObjectMeta: named(fmt.Sprintf("s%d", i))}

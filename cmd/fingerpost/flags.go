@@ -263,8 +263,10 @@ func (o *serveOptions) validate() error {
 	case !o.peerAuthentication:
 		o.Peers.TokenFile = ""
 	case asks && o.Peers.TokenFile == "":
-		return errors.New("-peer-addr and -peers need -peer-token-file, by which replicas know each other: outside of " +
-			"Kubernetes set -peer-authentication=false, and let nothing else reach -peer-addr")
+		return errors.New(
+			"-peer-addr and -peers need -peer-token-file, by which replicas know each other: outside of " +
+				"Kubernetes set -peer-authentication=false, and let nothing else reach -peer-addr",
+		)
 	}
 	if err := errors.Join(o.TLS.Validate(), o.Discovery.Validate(), o.Lease.Validate()); err != nil {
 		return err

@@ -165,9 +165,10 @@ func TestStalledReaders(t *testing.T) {
 	}
 }
 
-// A client that asks as fast as it can is refused; no other is.
+// A client that asks as fast as it can is refused; no other is. Its lookups wait for up to 2 s before: more workers ask
+// than a connection may have lookups that wait.
 func TestLookupFlood(t *testing.T) {
-	const workers = 32
+	const workers = 1_000
 	w := newBusy(t)
 	w.serve()
 	w.bounded(50<<20, func() {

@@ -51,7 +51,7 @@ func (w *world) messages(authorities []string) *atomic.Int64 {
 	return &n
 }
 
-// A linked cluster drains itself and takes that back as fast as it can. Clients hear of a few of these changes.
+// A linked cluster drains itself and takes that back as fast as it can. Clients receive a few of these changes.
 func TestOwnDrainFlood(t *testing.T) {
 	const services, flood = 90, 10 * time.Second
 	app := func(cluster byte) func(i int) fakeapi.App {
@@ -100,7 +100,7 @@ func TestOwnDrainFlood(t *testing.T) {
 	}
 }
 
-// lineCount counts lines of a log by cluster and message, and those that the log says are left out.
+// lineCount counts lines of a log by cluster and message, and those that the log reports as left out.
 type lineCount struct {
 	mu      sync.Mutex
 	lines   map[[2]string]int

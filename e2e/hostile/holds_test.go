@@ -147,7 +147,7 @@ func TestHeldWithinBudget(t *testing.T) {
 			for i := range 80 {
 				evil.Apply(evil.slice(fmt.Sprintf("b%d", i), 0))
 			}
-			if stuck == "services" { // which say what was withdrawn
+			if stuck == "services" { // which publish what was withdrawn
 				w.metric("fingerpost_withdrawals_unconfirmed", true)
 			}
 			w.honest.Report()

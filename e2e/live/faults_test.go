@@ -110,7 +110,7 @@ func (w *world) peerToken(account *controlplane.Identity) string {
 	return token
 }
 
-// knowsPeers checks that the peer port of a server is open to its own account, and to nobody else.
+// knowsPeers checks that the peer port of a server is open to its own account, and to no other.
 func (w *world) knowsPeers(address, own string) {
 	w.t.Helper()
 	other, err := w.Local.CreateIdentity(w.t.Context(), w.Namespace, "other", nil)

@@ -720,17 +720,11 @@ func (w *World) opaque(c candidate) bool {
 // owner is who a Pod stands for in metrics: the Deployment behind its ReplicaSet, the CronJob behind its Job,
 // else its owner; none if it has none, or several.
 func (c *Cluster) owner(p *corev1.Pod) (kind, name string) {
-	one := func(refs []metav1.OwnerReference) (kind, name string) {
-		if len(refs) != 1 {
-			return "", ""
-		}
-		return strings.ToLower(refs[0].Kind), refs[0].Name
-	}
-	kind, name = one(p.OwnerReferences)
+	kind, name = labelledOwner(p.OwnerReferences)
 	switch kind {
 	case "replicaset":
 		if rs := c.ReplicaSets[name]; rs != nil {
-			if up, of := one(rs.OwnerReferences); slices.Contains([]string{
+			if up, of := labelledOwner(rs.OwnerReferences); slices.Contains([]string{
 				"job", "statefulset", "daemonset", "deployment",
 			}, up) {
 				return up, of
@@ -738,10 +732,25 @@ func (c *Cluster) owner(p *corev1.Pod) (kind, name string) {
 		}
 	case "job":
 		if job := c.Jobs[name]; job != nil {
-			if up, of := one(job.OwnerReferences); up != "" {
+			if up, of := labelledOwner(job.OwnerReferences); up != "" {
 				return up, of
 			}
 		}
+	}
+	return kind, name
+}
+
+// labelledOwner is the one owner, of a kind that metrics have a label for; none otherwise.
+func labelledOwner(refs []metav1.OwnerReference) (kind, name string) {
+	if len(refs) != 1 {
+		return "", ""
+	}
+	kind, name = strings.ToLower(refs[0].Kind), refs[0].Name
+	if !slices.Contains([]string{
+		"cronjob", "daemonset", "deployment", "job", "node", "pod", "replicaset", "replicationcontroller", "statefulset",
+		"workloadgroup",
+	}, kind) {
+		return "", ""
 	}
 	return kind, name
 }
@@ -762,8 +771,8 @@ func listens(containers []corev1.Container, variable string) uint16 {
 func (w *World) external(a *Address, c candidate) {
 	e := c.external
 	a.Labels["external_workload"] = e.Name
-	if len(e.OwnerReferences) == 1 {
-		a.Labels[strings.ToLower(e.OwnerReferences[0].Kind)] = e.OwnerReferences[0].Name
+	if kind, name := labelledOwner(e.OwnerReferences); kind != "" {
+		a.Labels[kind] = name
 	}
 	a.Identity, a.ServerName, a.Hint = "uri "+e.Spec.MeshTLS.Identity, e.Spec.MeshTLS.ServerName, "h2"
 	inbound := int32(4143)

@@ -11,6 +11,7 @@ import (
 
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/fingerpost/fingerpost/e2e/controlplane"
 	"github.com/fingerpost/fingerpost/e2e/mesh"
@@ -43,6 +44,11 @@ func TestFederatedSlices(t *testing.T) {
 		w.union(s, 3*time.Second, "four replicas in west reach "+s.Name(), clusters...)
 	}
 
+	// What is exported stays in the slices of other clusters also where the local Service has it no more.
+	exported := []byte(`{"metadata": {"labels": {"mirror.linkerd.io/exported": "remote-discovery"}}}`)
+	_, err = north.CoreV1().Services(w.ns).Patch(t.Context(), mesh.Service, types.MergePatchType, exported,
+		metav1.PatchOptions{})
+	do(t, err)
 	do(t, w.installations[0].Federate(t.Context(), true, mesh.Service+"@west"))
 	w.union(east, 3*time.Second, "north leaves the Service in east", east, west)
 	w.union(west, time.Second, "and that in west is what it was", clusters...)

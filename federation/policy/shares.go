@@ -439,8 +439,8 @@ func (a *assignment) nearest(n int) int {
 	return above
 }
 
-// given returns what clients give a member, one of each sixteenth together, in parts of fineOne, if its total is another
-// one.
+// given returns what clients give a member, one of each sixteenth together, in parts of fineOne, if its total is
+// another one.
 func (a *assignment) given(total, n int) (sum int64) {
 	for b, all := range a.all {
 		k := in(total, b)

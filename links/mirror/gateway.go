@@ -334,7 +334,7 @@ func probedBy(k api.Key, svc *corev1.Service) (corev1.ServicePort, error) {
 	return all[0], nil
 }
 
-// isProbeService reports whether a Service is one over which a gateway is probed, whoever has created it.
+// isProbeService reports whether a Service is one over which a gateway is probed, by any creator.
 func isProbeService(svc *corev1.Service) bool {
 	return isOurs(svc) || svc.Labels[gatewayLabel] == "true"
 }

@@ -180,7 +180,11 @@ func TestResolve(t *testing.T) {
 				if found := (*answers.Load())[host]; found != nil {
 					return found, nil
 				}
-				return nil, &net.DNSError{Err: "no such host", Server: fmt.Sprintf("10.96.0.%d:53", n), IsNotFound: true}
+				return nil, &net.DNSError{
+					Err:        "no such host",
+					Server:     fmt.Sprintf("10.96.0.%d:53", n),
+					IsNotFound: true,
+				}
 			},
 		}
 		if !g.state().resolving {

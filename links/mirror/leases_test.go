@@ -18,10 +18,12 @@ func TestLeaseHeldUntil(t *testing.T) {
 		var all observedLeases
 		k := api.Key{Namespace: "mc", Name: linkLeasePrefix + "east"}
 		note := func(holder string, renewed time.Time) {
-			kept, ok := newLeaseRecord(&coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: k.Name}, Spec: coordinationv1.LeaseSpec{
-				HolderIdentity: &holder, LeaseDurationSeconds: new(int32(20)),
-				RenewTime: &metav1.MicroTime{Time: renewed},
-			}})
+			kept, ok := newLeaseRecord(
+				&coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: k.Name}, Spec: coordinationv1.LeaseSpec{
+					HolderIdentity: &holder, LeaseDurationSeconds: new(int32(20)),
+					RenewTime: &metav1.MicroTime{Time: renewed},
+				}},
+			)
 			if !ok {
 				t.Fatal("a Lease has no record")
 			}
@@ -71,7 +73,8 @@ func TestLeaseHeldUntil(t *testing.T) {
 		if got := all.get(api.Key{Namespace: "mc", Name: "never-seen"}); !got.observedAt.IsZero() {
 			t.Error("a Lease that never existed is stored")
 		}
-		if _, kept := newLeaseRecord(&coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: "kube-scheduler"}}); kept {
+		scheduler := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: "kube-scheduler"}}
+		if _, kept := newLeaseRecord(scheduler); kept {
 			t.Error("a Lease of another program is kept")
 		}
 	})

@@ -25,7 +25,7 @@ type localInput struct {
 func (i localInput) Run(ctx context.Context) {
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		if watch.WaitClosed(ctx, i.Input.Refused()) {
+		if watch.WaitClosed(ctx, i.Refused()) {
 			i.term.setLocalRefusal("the API server refuses to list " + i.kind +
 				": grant get, list and watch on services and endpoints")
 		}

@@ -29,7 +29,8 @@ type Options struct {
 	Exclude          []string // keys not to copy besides controllerKeys; foo/* excludes all that begin with foo/
 	MaxServices      int      // written for one linked cluster; 0: no limit
 
-	// Dial is how gateways are probed, and Resolve how their names are resolved, for tests; over the network by default.
+	// Dial is how gateways are probed, and Resolve how their names are resolved, for tests; over the network by
+	// default.
 	Dial    func(ctx context.Context, network, address string) (net.Conn, error)
 	Resolve func(ctx context.Context, host string) ([]netip.Addr, error)
 }

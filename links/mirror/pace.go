@@ -43,7 +43,8 @@ func newPaces() *paces {
 	}
 }
 
-// take returns nil if a name may be written now, or a Retry for its turn. It has a turn for one kind of write at a time.
+// take returns nil if a name may be written now, or a Retry for its turn. It has a turn for one kind of write at a
+// time.
 func (p *paces) take(of *apply.Pace[api.Key], cause string, k api.Key) error {
 	for _, other := range []*apply.Pace[api.Key]{p.creations, p.deletions, p.updates} {
 		if other != of {

@@ -20,7 +20,7 @@ func (f *fleet) written() (n int) {
 }
 
 // A linked cluster that changes what it exports as fast as it can has 50 writes here in 20 s, and what it wants in the
-// end is reached. Its Link says that it is paced, and the Services of another cluster do not wait for its own.
+// end is reached. Its Link reports that it is paced, and the Services of another cluster do not wait for its own.
 func TestPace(t *testing.T) {
 	const services = 500
 	label := func(f *fleet, i int, marks string) {

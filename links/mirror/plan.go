@@ -371,7 +371,7 @@ func unsuitable(svc *corev1.Service, name string) string {
 	case len(svc.Spec.Ports) == 0:
 		return "it has no ports"
 	}
-	// Whether a name may begin with a digit is for the local API server to say: since Kubernetes 1.36 it may.
+	// Whether a name may begin with a digit is for the local API server to decide: since Kubernetes 1.36 it may.
 	if problems := validation.IsDNS1123Label(name); len(problems) > 0 {
 		return fmt.Sprintf("%q is not a valid name of a Service: %s", name, strings.Join(problems, "; "))
 	}

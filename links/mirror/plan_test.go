@@ -1053,7 +1053,7 @@ func TestExcluded(t *testing.T) {
 	}
 }
 
-// A mirror without a gateway that it can lead to is none, and its entry in the Link says why.
+// A mirror without a gateway that it can lead to is none, and its entry in the Link reports why.
 func TestNoGateway(t *testing.T) {
 	const problem = "gw.example in spec.gatewayAddress cannot be resolved: there is no such host"
 	existing := func(families ...corev1.IPFamily) []*corev1.Service {
@@ -1068,23 +1068,28 @@ func TestNoGateway(t *testing.T) {
 		want    string
 	}{
 		"not asked for yet": {gatewayState{resolving: true}, nil, false, "web-east"},
-		"unresolved":        {gatewayState{problem: problem}, nil, false, "Error: the gateway has no address: " + problem},
+		"unresolved": {
+			gatewayState{problem: problem}, nil, false, "Error: the gateway has no address: " + problem,
+		},
 		"unresolved, and Endpoints without addresses": {
 			gatewayState{problem: problem}, existing(), false, "Error: the gateway has no address: " + problem,
 		},
 		"unresolved since this term began": {
-			gatewayState{problem: problem}, existing(), true,
+			gatewayState{problem: problem},
+			existing(), true,
 			"Mirrored: its Endpoints stay as they are: the gateway has no address: " + problem,
 		},
 		"one name of several": {
 			gatewayState{problem: problem, addresses: []string{"192.0.2.1"}}, existing(), true, "Mirrored",
 		},
 		"another family": {
-			gatewayState{addresses: []string{"2001:db8::1"}}, existing(corev1.IPv4Protocol), true,
+			gatewayState{addresses: []string{"2001:db8::1"}},
+			existing(corev1.IPv4Protocol), true,
 			"Error: the gateway has no IPv4 address, and this Service has no other: it has 2001:db8::1",
 		},
 		"one of two families": {
-			gatewayState{addresses: []string{"2001:db8::1"}}, existing(corev1.IPv4Protocol, corev1.IPv6Protocol), true,
+			gatewayState{addresses: []string{"2001:db8::1"}},
+			existing(corev1.IPv4Protocol, corev1.IPv6Protocol), true,
 			"Mirrored",
 		},
 		"families that are not known": {gatewayState{addresses: []string{"2001:db8::1"}}, existing(), true, "Mirrored"},

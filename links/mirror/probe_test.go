@@ -80,8 +80,8 @@ func (s *single) Accept() (net.Conn, error) {
 func (s *single) Close() error   { return nil }
 func (s *single) Addr() net.Addr { return &net.TCPAddr{} }
 
-// A gateway is probed over the port of the Service probe-<link>, whatever its own port is, and whoever has created that
-// Service. Where there is no way to ask it, the Link says why, and the gateway counts as it did before.
+// A gateway is probed over the port of the Service probe-<link>, whatever its own port is, and by any creator of that
+// Service. Where there is no way to ask it, the Link reports why, and the gateway counts as it did before.
 func TestProbePort(t *testing.T) {
 	chart := func(ports string) string {
 		return `{apiVersion: v1, kind: Service, metadata: {name: probe-east, namespace: mc, labels: {` +
@@ -130,7 +130,8 @@ func TestProbePort(t *testing.T) {
 				}
 				l := f.home.Get("links.multicluster.linkerd.io", "mc", "east")
 				f.must(unstructured.SetNestedMap(l.Object, map[string]any{
-					"path": "/ready", "port": strconv.Itoa(c.linked), "period": "3s", "failureThreshold": "3", "timeout": "2s",
+					"path": "/ready", "port": strconv.Itoa(c.linked), "period": "3s",
+					"failureThreshold": "3", "timeout": "2s",
 				}, "spec", "probeSpec"))
 				f.home.Apply(l)
 				f.home.Reject("create", "services", "mc", c.refused)

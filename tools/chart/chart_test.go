@@ -483,7 +483,7 @@ func namesAreTexts(t *testing.T, path string, v any) {
 	}
 }
 
-// Replicas prove to each other who they are, unless that is switched off, which the notes report. Who asks nobody needs
+// Replicas prove to each other who they are, unless that is switched off, which the notes report. One that asks no peer needs
 // no token, and no right to review those of others.
 func TestPeers(t *testing.T) {
 	for set, want := range map[string]struct{ token, off, warns bool }{

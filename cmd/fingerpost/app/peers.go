@@ -23,7 +23,7 @@ type Peers struct {
 	ListenAddr string // of the server that they ask; empty for none
 	Addr       string // host and port at which all of them listen; empty to ask none
 	ServerName string // in their certificates
-	TokenFile  string // of the token by which they know each other; empty: whoever asks is answered
+	TokenFile  string // of the token by which they know each other; empty: any client is answered
 
 	Lookup func(ctx context.Context, host string) ([]string, error) // nil for DNS
 	Dial   api.DialFunc                                             // nil for TCP

@@ -43,7 +43,7 @@ func (k *knownReplicas) checkLeftTo(context.Context) error {
 }
 
 // checkForeignLeases reports Leases that are marked as those of installations and count for nothing: each installation
-// may write what the other one writes, or somebody tries to keep ours from writing.
+// may write what the other one writes, or a user tries to keep ours from writing.
 func (e *environment) checkForeignLeases(ctx context.Context, known *knownReplicas) error {
 	var counts []string
 	for _, page := range known.pages {
@@ -53,7 +53,7 @@ func (e *environment) checkForeignLeases(ctx context.Context, known *knownReplic
 		LabelSelector: apply.InstallationLabel, Limit: maxForeignLeases,
 	})
 	if err != nil || len(counts) == 0 {
-		return errSkipped // whoever may not list them cannot know
+		return errSkipped // an account that may not list them cannot know
 	}
 
 	namespaces := sets.New[string]()

@@ -112,7 +112,9 @@ func TestRestoredCluster(t *testing.T) {
 	for _, l := range f.lines {
 		wide += l.text + "\n"
 	}
-	for _, want := range []string{"7         —     19 ", "the account has no right to them: externalworkloads.workload.linkerd.io"} {
+	for _, want := range []string{
+		"7         —     19 ", "the account has no right to them: externalworkloads.workload.linkerd.io",
+	} {
 		if !strings.Contains(wide, want) {
 			t.Errorf("want %q in\n%s", want, wide)
 		}

@@ -237,7 +237,7 @@ func (o *linkOptions) manifestsFor(cmd *cobra.Command, name string, withLink boo
 	return manifests, nil
 }
 
-// reportProblem writes what a server would report of the Link, such as of what the gateway's annotations say.
+// reportProblem writes what a server would report of the Link, such as of what the gateway's annotations set.
 func (o *linkOptions) reportProblem(to io.Writer, name string, link manifest) {
 	spec, _ := link["spec"].(manifest)
 	if problem := links.MirroringProblem(spec); problem != "" {
@@ -250,9 +250,14 @@ func (o *linkOptions) reportProblem(to io.Writer, name string, link manifest) {
 // server is reached, and who asks. The address, the authority and the name in its certificate are in it.
 func (o *linkOptions) reportLeftOut(to io.Writer, name string, config *rest.Config) {
 	if proxy := proxyOf(config); proxy != "" {
-		fmt.Fprintf(to, "The kubeconfig of %s leaves out %s: Fingerpost connects to API servers directly. If %s cannot "+
-			"be reached without the proxy, name another address by --api-server-address.\n",
-			name, proxy, Printable(cmp.Or(o.server, config.Host)))
+		fmt.Fprintf(
+			to,
+			"The kubeconfig of %s leaves out %s: Fingerpost connects to API servers directly. If %s cannot "+
+				"be reached without the proxy, name another address by --api-server-address.\n",
+			name,
+			proxy,
+			Printable(cmp.Or(o.server, config.Host)),
+		)
 	}
 	var user []string
 	for field, isSet := range map[string]bool{

@@ -124,7 +124,7 @@ func TestLinkGenWithoutGateway(t *testing.T) {
 	}
 }
 
-// What the gateway's annotations say of its probe is in the Link, and what is wrong in them is reported.
+// What the gateway's annotations set of its probe is in the Link, and what is wrong in them is reported.
 func TestLinkGenProbe(t *testing.T) {
 	for name, c := range map[string]struct {
 		annotations map[string]string
@@ -145,10 +145,13 @@ func TestLinkGenProbe(t *testing.T) {
 				TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Service"},
 				ObjectMeta: metav1.ObjectMeta{
 					Namespace: "shop", Name: "gateway", Annotations: map[string]string{
-						"mirror.linkerd.io/gateway-identity": "gateway.example", "mirror.linkerd.io/probe-path": "/ready",
+						"mirror.linkerd.io/gateway-identity": "gateway.example",
+						"mirror.linkerd.io/probe-path":       "/ready",
 					},
 				},
-				Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Name: "mc-gateway", Port: 4143}, {Name: "mc-probe", Port: 4191}}},
+				Spec: corev1.ServiceSpec{
+					Ports: []corev1.ServicePort{{Name: "mc-gateway", Port: 4143}, {Name: "mc-probe", Port: 4191}},
+				},
 			}
 			for key, value := range c.annotations {
 				gateway.Annotations["mirror.linkerd.io/probe-"+key] = value

@@ -124,7 +124,9 @@ func TestNarrowTable(t *testing.T) {
 // JSON does nothing to a terminal, and to a machine it is what it was.
 func TestJSONIsPrintable(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		odd := rapid.SampledFrom([]string{"\x1b[2J", "\u009b31m", "\u202e", "\x7f", "\u2028", "\U000e0001", "é", "朱", "\"\\\n"})
+		odd := rapid.SampledFrom(
+			[]string{"\x1b[2J", "\u009b31m", "\u202e", "\x7f", "\u2028", "\U000e0001", "é", "朱", "\"\\\n"},
+		)
 		page := map[string][]string{"names": rapid.SliceOf(rapid.OneOf(rapid.String(), odd)).Draw(t, "names")}
 		var to bytes.Buffer
 		if err := PrintJSON(&to, page); err != nil {

@@ -18,8 +18,8 @@ func TestTraffic(t *testing.T) {
 		Notes:  []string{"over budget: west"},
 		Traffic: []discovery.ClusterShare{
 			{
-				Cluster: "local", Tier: 1, Ready: 2, All: 3, Weight: new(uint32(7)), Share: 93.33, Gets: 93.75, Given: 2,
-				Why: "preferred",
+				Cluster: "local", Tier: 1, Ready: 2, All: 3, Weight: new(uint32(7)), Share: 93.33, Gets: 93.75,
+				Given: 2, Why: "preferred",
 			},
 			{Cluster: "west", Tier: 2, Ready: 3, All: 3, Drain: 5, Share: 6.67, Gets: 6.25, Why: "over its share"},
 		},

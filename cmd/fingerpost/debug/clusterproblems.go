@@ -206,8 +206,10 @@ func (c *clusterProblems) addTraffic() {
 	}
 	if pending := c.Traffic.Unconfirmed; pending.Endpoints > 0 {
 		p := c.add(true, runbookUnconfirmed, fmt.Sprintf("%s has not confirmed a withdrawal", c.Name), fmt.Sprintf(
-			"it has withdrawn most of what it had at once, and has not listed its Services and EndpointSlices since: until "+
-				"it has, %d endpoints are held, for all Services", pending.Endpoints))
+			"it has withdrawn most of what it had at once, and has not listed its Services and EndpointSlices since: "+
+				"until it has, %d endpoints are held, for all Services",
+			pending.Endpoints,
+		))
 		p.Since = pending.Since
 	}
 	if w := c.Traffic.Withdrawn; w != nil {

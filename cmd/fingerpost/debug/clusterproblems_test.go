@@ -82,7 +82,8 @@ func TestProblems(t *testing.T) {
 			want: "west cannot be read completely",
 		},
 		"optional, and granted by Linkerd's chart": {
-			change: refusedKind("servers.policy.linkerd.io", metav1.StatusReasonForbidden), want: "west cannot be read completely",
+			change: refusedKind("servers.policy.linkerd.io", metav1.StatusReasonForbidden),
+			want:   "west cannot be read completely",
 		},
 		"not granted, and failing": {
 			change: refusedKind(externals, metav1.StatusReasonInternalError), want: "west cannot be read completely",

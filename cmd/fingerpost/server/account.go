@@ -16,7 +16,7 @@ import (
 
 // OwnAccount lets in who has a token of the ServiceAccount that this process has, too: other replicas. Without a token,
 // or with one that the API server does not know, a request is answered 401, with that of another account 403, and
-// while that cannot be told 503.
+// while that is not known 503.
 type OwnAccount struct {
 	Log      logr.Logger
 	Reviewer *tokenreview.Reviewer
@@ -24,7 +24,7 @@ type OwnAccount struct {
 
 	mu      sync.Mutex // guards all below
 	user    string     // of this process; empty while it is not known
-	problem string     // why nobody can be let in, as last logged
+	problem string     // why no peer can be let in, as last logged
 }
 
 const maxAccountRetry = 30 * time.Second
@@ -87,12 +87,16 @@ func (a *OwnAccount) report(err error) {
 	before := a.problem
 	a.problem = problem
 	a.mu.Unlock()
-	switch {
-	case problem == before:
-	case problem == "":
+	switch problem {
+	case before:
+	case "":
 		a.Log.Info("Other replicas are let in again")
 	default:
-		a.Log.Info("Other replicas get nothing from this one, because it cannot be told who they are", "reason", problem)
+		a.Log.Info(
+			"Other replicas get nothing from this one, because it cannot be told who they are",
+			"reason",
+			problem,
+		)
 	}
 }
 

@@ -49,7 +49,7 @@ func (s *reviews) Create(
 	return r, nil
 }
 
-// Only who has a token of this process's own account is let in, and nobody while that cannot be told; that is logged
+// Only who has a token of this process's own account is let in, and no other while that is not known; that is logged
 // once.
 func TestOwnAccount(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -98,7 +98,8 @@ func TestOwnAccount(t *testing.T) {
 		wants("", http.StatusUnauthorized, "")
 		wants("Bearer us/two", http.StatusServiceUnavailable, "")
 		<-time.NewTimer(time.Minute).C
-		if all := logged(); len(all) != 1 || !strings.Contains(all[0], "grant create on tokenreviews.authentication.k8s.io") {
+		if all := logged(); len(all) != 1 ||
+			!strings.Contains(all[0], "grant create on tokenreviews.authentication.k8s.io") {
 			t.Errorf("%q is logged", all)
 		}
 		api.fails.Store(nil)

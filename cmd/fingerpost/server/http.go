@@ -104,7 +104,7 @@ func (s *HTTP) server() *http.Server {
 // localHosts rejects requests for the names of other hosts. A server on loopback has its own host for protection, and a
 // browser on that host, or on one from which a port is forwarded, runs pages of others: one whose name resolves to
 // loopback by now would read everything (DNS rebinding), and is recognized by that name, which the browser sends. An
-// address is no name, and nobody else's page can be of localhost.
+// address is no name, and no foreign page can be of localhost.
 func localHosts(handler http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !isLocalHost(r.Host) {

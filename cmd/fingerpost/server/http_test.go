@@ -45,10 +45,12 @@ func dialHTTP(t *testing.T, handler http.Handler, request string) net.Conn {
 	return conn
 }
 
-// A server on loopback answers requests for addresses and localhost, and not for a name that somebody has let resolve
+// A server on loopback answers requests for addresses and localhost, and not for a name that was made to resolve
 // to loopback; a server that others may reach answers to any name.
 func TestNamesOfOtherHosts(t *testing.T) {
-	for addr, refuses := range map[string]bool{"127.0.0.1:0": true, "[::1]:0": true, "0.0.0.0:0": false, "[::ffff:127.0.0.1]:0": true} {
+	for addr, refuses := range map[string]bool{
+		"127.0.0.1:0": true, "[::1]:0": true, "0.0.0.0:0": false, "[::ffff:127.0.0.1]:0": true,
+	} {
 		t.Run(addr, func(t *testing.T) {
 			listening := make(chan net.Addr, 1)
 			listen := func(ctx context.Context, network, address string) (net.Listener, error) {
@@ -84,8 +86,8 @@ func TestNamesOfOtherHosts(t *testing.T) {
 			for host, isOther := range map[string]bool{
 				"127.0.0.1:" + port: false, "localhost:" + port: false, "LOCALHOST": false, "localhost.": false,
 				"[::1]:" + port: false, "::1": false, "a.localhost": false, "10.1.2.3": false, "": false,
-				"rebound.example:" + port: true, "rebound.example": true, "127.0.0.1.example": true, "localhost.example": true,
-				"notlocalhost": true, "1270.0.0.1": true,
+				"rebound.example:" + port: true, "rebound.example": true, "127.0.0.1.example": true,
+				"localhost.example": true, "notlocalhost": true, "1270.0.0.1": true,
 			} {
 				conn, err := net.Dial("tcp", net.JoinHostPort(strings.Trim(dialable(at), "[]"), port))
 				if err != nil {

@@ -55,9 +55,9 @@ func TestLogPace(t *testing.T) {
 				good.Info("it is wrong", "n", i)
 				evil.Info("something else", "n", i)
 			}
-			time.Sleep(time.Second / perSecond)
+			time.Sleep(time.Second / perSecond) //nolint:forbidigo // virtual time
 		}
-		time.Sleep(2 * logSummary)
+		time.Sleep(2 * logSummary) //nolint:forbidigo // virtual time
 		written, left := map[string]int{}, map[string]int{}
 		for _, line := range to.lines(t) {
 			if n, is := line["lines"].(float64); is {

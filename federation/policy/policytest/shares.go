@@ -208,9 +208,10 @@ func (p Policy) weights(tier []int, parts []Part) []*big.Rat {
 	return of(func(part Part) int { return part.Ready })
 }
 
-// Given returns how many endpoints of each part the clients of each sixteenth are given: of the part that allows the fewest in
-// these proportions all, and of each other so many that the mean of what the clients give it is nearest to its share. The parts are set in the order of their names, four times, each from the whole number below its
-// proportion to two more.
+// Given returns how many endpoints of each part the clients of each sixteenth are given: of the part that allows
+// the fewest in these proportions all, and of each other so many that the mean of what the clients give it is
+// nearest to its share. The parts are set in the order of their names, four times, each from the whole number below
+// its proportion to two more.
 func Given(shares []*big.Rat, parts []Part) (sixteenths [16][]int) {
 	x := proportional(shares, parts)
 	in := func(total, sixteenth int) int { return (total + sixteenth) / 16 }
@@ -296,7 +297,8 @@ func rounded(x *big.Rat) int {
 	return int(new(big.Int).Quo(half.Num(), half.Denom()).Int64())
 }
 
-// BucketOf is in which of 16 groups clients on a node are: by the hash of its name. Clients on no node are in the first.
+// BucketOf is in which of 16 groups clients on a node are: by the hash of its name. Clients on no node are in the
+// first.
 func BucketOf(node string) int {
 	if node == "" {
 		return 0
