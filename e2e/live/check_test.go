@@ -98,7 +98,9 @@ func skewed(t *testing.T, c *controlplane.Cluster, away *atomic.Int64) string {
 }
 
 // isOfOthers reports whether a line is about Leases of other tests, which have installations in the same clusters.
-func isOfOthers(line string) bool { return strings.Contains(line, "every Lease of an installation counts") }
+func isOfOthers(line string) bool {
+	return strings.Contains(line, "every Lease of an installation counts")
+}
 
 // checked runs a check as 'linkerd check' does, with what it hands on.
 func checked(t *testing.T, kubeconfig string, args ...string) report {
