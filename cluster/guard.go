@@ -20,9 +20,9 @@ import (
 //  1. Set and Delete count on balance what the cluster has lost since its [policy.Peak]. From the one on that makes
 //     it a mass withdrawal, what each of them would withdraw is held in the Store (see ClusterWriter.Hold), for all
 //     readers. Views are written as ever; only Snapshots have more.
-//  2. The kinds that publish what was withdrawn, Services and EndpointSlices, are listed anew, with lists that begin now,
-//     and everything is published that follows from them. That takes as long as the lists do. Until then nothing goes,
-//     even if the API server is cut off meanwhile.
+//  2. The kinds that publish what was withdrawn, Services and EndpointSlices, are listed anew, with lists that begin
+//     now, and everything is published that follows from them. That takes as long as the lists do. Until then nothing
+//     goes, even if the API server is cut off meanwhile.
 //  3. What the cluster has after that is confirmed. Without an annotation the holds end: what is gone goes. With
 //     withdrawal-guard what is gone is held for so long, where nothing else is ready.
 //

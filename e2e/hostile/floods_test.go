@@ -125,23 +125,27 @@ func (c *lineCount) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// Linked clusters have an object be malformed and mended again as fast as they can, and ask for what cannot be read. The
-// log has some of it, and how much else there was; it has everything about another cluster.
+// Linked clusters have an object be malformed and mended again as fast as they can, and ask for what cannot be
+// read. The log has some of it, and how much else there was; it has everything about another cluster.
 func TestLogFlood(t *testing.T) {
 	const burst, perSecond = 100, 1 // see cmd/fingerpost/server/logpace.go
 	rows := map[string]struct {
 		resource, message string
 		next              func(i int) (string, fakeapi.Object)
 	}{
-		"toggled": {"services", "Parts of an object cannot be used and are left out", func(i int) (string, fakeapi.Object) {
-			s := fakeapi.App{Namespace: "shop", Name: "app"}.Service()
-			for j := range i % 2 * 12 {
-				s.Spec.Ports = append(s.Spec.Ports, corev1.ServicePort{
-					Name: strings.Repeat("\xff", 200), Port: int32(1000 + j),
-				})
-			}
-			return "MODIFIED", s
-		}},
+		"toggled": {
+			"services",
+			"Parts of an object cannot be used and are left out",
+			func(i int) (string, fakeapi.Object) {
+				s := fakeapi.App{Namespace: "shop", Name: "app"}.Service()
+				for j := range i % 2 * 12 {
+					s.Spec.Ports = append(s.Spec.Ports, corev1.ServicePort{
+						Name: strings.Repeat("\xff", 200), Port: int32(1000 + j),
+					})
+				}
+				return "MODIFIED", s
+			},
+		},
 		"unreadable": {
 			"namespaces", "The cluster asks to be drained in a way that is not understood",
 			func(i int) (string, fakeapi.Object) {

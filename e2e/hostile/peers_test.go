@@ -175,7 +175,9 @@ func TestPeerPort(t *testing.T) {
 	w.bounded(24<<20, func() {
 		for i := range 4 {
 			wg.Go(func() { flood(from("127.0.0.2"), nil) })
-			wg.Go(func() { flood(from("127.0.0.3"), func(n int64) string { return fmt.Sprint("garbage-", i, "-", n) }) })
+			wg.Go(
+				func() { flood(from("127.0.0.3"), func(n int64) string { return fmt.Sprint("garbage-", i, "-", n) }) },
+			)
 			wg.Go(func() { flood(from("127.0.0.4"), func(int64) string { return stranger }) })
 			wg.Go(func() { silent("") })
 		}

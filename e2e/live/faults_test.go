@@ -128,7 +128,12 @@ func (w *world) knowsPeers(address, own string) {
 		"a replica":                    {own, http.StatusOK},
 	} {
 		for _, path := range []string{"/clusters/", "/clusters/west"} {
-			request, err := http.NewRequestWithContext(w.t.Context(), http.MethodGet, "http://"+address+path, http.NoBody)
+			request, err := http.NewRequestWithContext(
+				w.t.Context(),
+				http.MethodGet,
+				"http://"+address+path,
+				http.NoBody,
+			)
 			w.do(err)
 			if c.token != "" {
 				request.Header.Set("Authorization", "Bearer "+c.token)

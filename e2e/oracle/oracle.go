@@ -430,7 +430,10 @@ func (w *World) protocolOf(q Question) corev1.Protocol {
 	}
 	for _, among := range [][]*corev1.Service{{svc}, others} {
 		for _, protocol := range []corev1.Protocol{corev1.ProtocolTCP, corev1.ProtocolUDP, corev1.ProtocolSCTP} {
-			if slices.ContainsFunc(among, func(s *corev1.Service) bool { return declares(s, q.Port, protocol) != nil }) {
+			if slices.ContainsFunc(
+				among,
+				func(s *corev1.Service) bool { return declares(s, q.Port, protocol) != nil },
+			) {
 				return protocol
 			}
 		}
@@ -517,7 +520,11 @@ func (w *World) compareClaims(q Question, a, b candidate) int {
 	if c := a.addr.Compare(b.addr); c != 0 {
 		return c
 	}
-	declared := declares(a.service, q.Port, w.protocolOf(q)) != nil // b's too: members of a union that do not are left out
+	declared := declares(
+		a.service,
+		q.Port,
+		w.protocolOf(q),
+	) != nil // b's too: members of a union that do not are left out
 	unproven := func(c candidate) int {
 		if !declared { // such ports share one Set, so ports that a proxy skips cannot count
 			c.addr = netip.AddrPortFrom(c.addr.Addr(), 0)
@@ -747,8 +754,8 @@ func labelledOwner(refs []metav1.OwnerReference) (kind, name string) {
 	}
 	kind, name = strings.ToLower(refs[0].Kind), refs[0].Name
 	if !slices.Contains([]string{
-		"cronjob", "daemonset", "deployment", "job", "node", "pod", "replicaset", "replicationcontroller", "statefulset",
-		"workloadgroup",
+		"cronjob", "daemonset", "deployment", "job", "node", "pod", "replicaset", "replicationcontroller",
+		"statefulset", "workloadgroup",
 	}, kind) {
 		return "", ""
 	}

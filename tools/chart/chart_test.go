@@ -305,8 +305,9 @@ func TestQuantities(t *testing.T) {
 	for limit, want := range map[string]string{
 		`"512Mi"`: "483183820", "1.5Gi": "1449551462", "1Ti": "989560464998", "100Ki": "92160",
 		"1G": "900000000", "500M": "450000000", "2T": "1800000000000", "1000k": "900000", `"1000000000"`: "900000000",
-		"1000000000": "900000000", "536870912": "483183820", "5.36870912e8": "483183820", "1099511627776": "989560464998",
-		"99999999T": "9000000000000000000",
+		"1000000000": "900000000", "536870912": "483183820", "5.36870912e8": "483183820",
+		"1099511627776": "989560464998",
+		"99999999T":     "9000000000000000000",
 	} {
 		const cpus = "requests: {cpu: 1, ephemeral-storage: 1000000000}, limits: {cpu: 0.5, "
 		manifests := rendered(t, server, fmt.Sprintf("{resources: {%smemory: %s}}}", cpus, limit))
@@ -374,11 +375,15 @@ func TestUsers(t *testing.T) {
 func TestParent(t *testing.T) {
 	const own, link = "fingerpost", "fingerpost-link"
 	for name, c := range map[string]struct{ part, values, set, want string }{
-		"on":                {own, "{global: {team: a}, fingerpost: {enabled: true, replicas: 3}}", "", "replicas: 3\n"},
-		"off":               {own, "{fingerpost: {enabled: true}}", "{fingerpost: {enabled: false}}", ""},
-		"no word of it":     {own, "{}", "", "replicas: 2\n"},
-		"globals":           {own, "{global: {imageRegistry: mirror.example}}", "", "image: mirror.example/"},
-		"nulls of a parent": {own, "{global: null, fingerpost: {links: null, ports: {grpc: null}}}", "", "-addr=:8086\n"},
+		"on": {
+			own, "{global: {team: a}, fingerpost: {enabled: true, replicas: 3}}", "", "replicas: 3\n",
+		},
+		"off":           {own, "{fingerpost: {enabled: true}}", "{fingerpost: {enabled: false}}", ""},
+		"no word of it": {own, "{}", "", "replicas: 2\n"},
+		"globals":       {own, "{global: {imageRegistry: mirror.example}}", "", "image: mirror.example/"},
+		"nulls of a parent": {
+			own, "{global: null, fingerpost: {links: null, ports: {grpc: null}}}", "", "-addr=:8086\n",
+		},
 		"nulls of a user": {
 			own, "{fingerpost: {podAnnotations: {a: b}, probes: {liveness: {initialDelaySeconds: 1}}}}",
 			"{fingerpost: {global: null, enabled: null, podAnnotations: {a: null}, probes: {liveness: null}}}",
@@ -483,8 +488,8 @@ func namesAreTexts(t *testing.T, path string, v any) {
 	}
 }
 
-// Replicas prove to each other who they are, unless that is switched off, which the notes report. One that asks no peer needs
-// no token, and no right to review those of others.
+// Replicas prove to each other who they are, unless that is switched off, which the notes report. One that asks no
+// peer needs no token, and no right to review those of others.
 func TestPeers(t *testing.T) {
 	for set, want := range map[string]struct{ token, off, warns bool }{
 		"{}":                                  {token: true},
@@ -543,7 +548,8 @@ func TestRefusals(t *testing.T) {
 		},
 		"link, switched off by itself": {linked, "{enabled: false}", "by a condition such as fingerpost-link.enabled"},
 		"an issuer that is null": {
-			server, "{tls: {certManager: {enabled: true, issuerRef: {name: null}}}}", "at '/tls/certManager/issuerRef/name'",
+			server, "{tls: {certManager: {enabled: true, issuerRef: {name: null}}}}",
+			"at '/tls/certManager/issuerRef/name'",
 		},
 		"no account that is null": {
 			server, "{serviceAccount: {create: false, name: null}}", "at '/serviceAccount': missing property 'name'",
@@ -560,14 +566,22 @@ func TestRefusals(t *testing.T) {
 			server, "{links: {allowHosts: [10.0.0.0/99]}}",
 			"links.allowHosts: 10.0.0.0/99 is neither a name nor an address nor a CIDR",
 		},
-		"a port twice":             {server, "{ports: {admin: 8086}}", "ports.admin is 8086, which is that of ports.grpc"},
-		"the debug server's port":  {server, "{ports: {grpc: 9998}}", "ports.grpc is 9998, which is that of the debug server"},
-		"a domain with two dots":   {server, "{cluster: {domain: a..b}}", "at '/cluster/domain'"},
-		"too long for a duration":  {server, "{links: {staleAfter: 9999999h}}", "at '/links/staleAfter'"},
-		"no HTTP/2":                {server, "{mesh: {http2ClientParams: {keep_alive: 5}}}", "at '/mesh/http2ClientParams/keep_alive'"},
-		"flags that serve nothing": {server, "{extraArgs: [-version]}", "extraArgs: -version is no flag of fingerpost serve"},
-		"memory in milli":          {server, "{resources: {limits: {memory: 500m}}}", "at '/resources/limits/memory'"},
-		"no replicas":              {server, "{replicas: 0}", "at '/replicas': minimum: got 0, want 1"},
+		"a port twice": {
+			server, "{ports: {admin: 8086}}", "ports.admin is 8086, which is that of ports.grpc",
+		},
+		"the debug server's port": {
+			server, "{ports: {grpc: 9998}}", "ports.grpc is 9998, which is that of the debug server",
+		},
+		"a domain with two dots":  {server, "{cluster: {domain: a..b}}", "at '/cluster/domain'"},
+		"too long for a duration": {server, "{links: {staleAfter: 9999999h}}", "at '/links/staleAfter'"},
+		"no HTTP/2": {
+			server, "{mesh: {http2ClientParams: {keep_alive: 5}}}", "at '/mesh/http2ClientParams/keep_alive'",
+		},
+		"flags that serve nothing": {
+			server, "{extraArgs: [-version]}", "extraArgs: -version is no flag of fingerpost serve",
+		},
+		"memory in milli": {server, "{resources: {limits: {memory: 500m}}}", "at '/resources/limits/memory'"},
+		"no replicas":     {server, "{replicas: 0}", "at '/replicas': minimum: got 0, want 1"},
 		"root": {
 			server, "{podSecurityContext: {runAsUser: 0}}", "at '/podSecurityContext/runAsUser'",
 		},
@@ -837,7 +851,8 @@ func TestValuesTable(t *testing.T) {
 		}
 		var b strings.Builder
 		b.WriteString(
-			head + heading + "Generated from values.yaml by `make generate`.\n\n| value | default | what |\n|---|---|---|\n")
+			head + heading + "Generated from values.yaml by `make generate`.\n\n| value | default | what |\n|---|---|---|\n",
+		)
 		for _, v := range table(t, dir) {
 			fmt.Fprintf(&b, "| `%s` | `%s` | %s |\n", v.name, v.text, v.about)
 		}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"math"
 	"os"
 	"os/exec"
@@ -18,15 +19,19 @@ import (
 
 // texts are at the edges of what values of some kind may be: names, domains, durations, ports, addresses, quantities.
 var texts = []string{
-	"", "a", "A", "0", "a.b", "a..b", "a.-b", "-a", "a-", ".a", "a.", "a b", "a: b", "#a", "*", "*.a", "{a", "[a", "a,b", "a@b",
+	"", "a", "A", "0", "a.b", "a..b", "a.-b", "-a", "a-", ".a", "a.", "a b", "a: b", "#a", "*",
+	"*.a", "{a", "[a", "a,b",
+	"a@b",
 	strings.Repeat("a", 63), strings.Repeat("a", 64), strings.Repeat("a.", 62) + "a", strings.Repeat("a.", 63) + "a",
 	"0s", "0ms", "1ms", "1s", "5s", "5001ms", "6s", "0.1h", "1h1m1s1ms", "999999h", "9999999h", "999999h999999h999999h",
 	"06s", "999999s", "99999999999s", "1.2.3s", ".s",
-	"1", "08", "025", "65535", "65536", "99999999999999999999", "1-65535", "1-65536", "30-20", "0-1", "25,", "25,0", "25,26-27",
+	"1", "08", "025", "65535", "65536", "99999999999999999999", "1-65535", "1-65536", "30-20", "0-1", "25,", "25,0",
+	"25,26-27",
 	"10.0.0.1", "10.0.0.0/8", "10.0.0.0/33", "10.0.0/8", "10.0.0.0.0/8", "10.0.0.0./8", "256.0.0.0/8", "010.0.0.0/8",
 	"10.0.0.0/08", "10.0.0.0/", "/8", "10.0.0.0/8/8", "::1", "::/0", "fd00::/8", "fd00::/129", "1::2::3/8", ":::/8",
 	"1:2:3:4:5:6:7:8/64", "1:2:3:4:5:6:7/64", "1:2:3:4:5:6:7:8:9/64", "1:2:3:4::5:6:7:8/64", "12345::/64", "a/b",
-	"512Mi", "1", "0Mi", "0.0", "0.1k", "1.5Gi", "999999999T", "99999999999999999999", "99999999999999999999Ti", "1.5.5Gi",
+	"512Mi", "1", "0Mi", "0.0", "0.1k", "1.5Gi", "999999999T", "99999999999999999999", "99999999999999999999Ti",
+	"1.5.5Gi",
 }
 
 // candidates are values at the edges of a schema.
@@ -117,9 +122,7 @@ func buildServer(t *testing.T) string {
 func with(values any, path string, v any) map[string]any {
 	all := map[string]any{}
 	if members, ok := values.(map[string]any); ok {
-		for name, member := range members {
-			all[name] = member
-		}
+		maps.Copy(all, members)
 	}
 	name, rest, nested := strings.Cut(path, ".")
 	if nested {
@@ -144,7 +147,8 @@ func TestFlagsStart(t *testing.T) {
 		leaf := compileValue(t, schema)
 		seen := map[string]bool{}
 		for i, v := range candidates(schema) {
-			if leaf.Validate(jsonOf(t, v)) != nil || i > 3 && len(seen) == 1 { // no argument of the process follows from it
+			if leaf.Validate(jsonOf(t, v)) != nil ||
+				i > 3 && len(seen) == 1 { // no argument of the process follows from it
 				continue
 			}
 			have, err := process(t, binary, with(base, path, v))

@@ -32,8 +32,8 @@ import (
 // name that the member gives it.
 //
 // Example: the Service has dns 53/UDP, east has dns 53/TCP and name 53/UDP, and a slice with name 5353/UDP and
-// 10.70.0.1 twice, terminating and ready. kube-proxy there sends 53/UDP to 10.70.0.1:5353, so our slices have it once, ready, in
-// a port dns, and a client that asks for 53 is given it.
+// 10.70.0.1 twice, terminating and ready. kube-proxy there sends 53/UDP to 10.70.0.1:5353, so our slices have it
+// once, ready, in a port dns, and a client that asks for 53 is given it.
 //
 // Two things differ by their nature. Where nothing is ready kube-proxy falls back to what is terminating and still
 // serves (KEP-1669), and a client of Get has nothing, as with Linkerd's controller: slices are compared in both, and
@@ -366,8 +366,8 @@ func (m *model) shared(
 //	publish CLUSTER NAMESPACE/SERVICE [unready] PORT ... [slice PORT,... ENDPOINT ...] ...
 //
 // A port is NAME:NUMBER/PROTOCOL. An endpoint is a number, which decides about its address and what its targetRef
-// names, and after a colon its conditions that are true, of r, s and t; without a colon it has none. With unready the Service
-// publishes what is not ready.
+// names, and after a colon its conditions that are true, of r, s and t; without a colon it has none. With unready
+// the Service publishes what is not ready.
 func (s *scenario) publish(cluster, namespace, name string, words []string) {
 	s.t.Helper()
 	spec := map[string]any{}

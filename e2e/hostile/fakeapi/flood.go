@@ -10,10 +10,10 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 )
 
-// floodVersion is beyond those of objects that are applied.
-var floodVersion atomic.Int64
+// floodBase is beyond the versions of objects that are applied; floods counts the events after it.
+const floodBase = 1_000_000_000
 
-func init() { floodVersion.Store(1_000_000_000) }
+var floods atomic.Int64
 
 // Flood answers watches of a resource with what is there, and then with events without end, a pause apart: those that
 // next returns. It counts them in sent.
@@ -44,14 +44,24 @@ func Flood(
 			o.SetAnnotations(map[string]string{metav1.InitialEventsAnnotationKey: "true"})
 			stream.send("BOOKMARK", o)
 		}
+
+		var ticks <-chan time.Time
+		if pause > 0 {
+			ticker := time.NewTicker(pause)
+			defer ticker.Stop()
+			ticks = ticker.C
+		}
 		for i := 0; r.Context().Err() == nil; i++ {
 			event, o := next(i)
-			o.SetResourceVersion(strconv.FormatInt(floodVersion.Add(1), 10))
+			o.SetResourceVersion(strconv.FormatInt(floodBase+floods.Add(1), 10))
 			stream.send(event, o)
 			stream.flush()
 			sent.Add(1)
-			if pause > 0 {
-				time.Sleep(pause)
+			if ticks != nil {
+				select {
+				case <-ticks:
+				case <-r.Context().Done():
+				}
 			}
 		}
 		return true
