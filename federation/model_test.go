@@ -338,12 +338,13 @@ func better(a, b claim) bool {
 		}
 		home := c.home && !c.endpoint.Copied
 		return fmt.Sprintf(
-			"%v %v %v %v %v %s|%s|%s|%s|%s|%03d",
+			"%v %v %v %v %v %v %s|%s|%s|%s|%s|%03d",
 			!home,
 			!c.proven,
 			c.endpoint.Copied,
 			c.stale,
 			!c.term.Filtered,
+			!c.home, // of equal claims the Service's own cluster's comes first, be it a copy
 			c.term.Cluster,
 			c.term.Namespace,
 			c.term.Name,

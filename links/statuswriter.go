@@ -42,7 +42,7 @@ const (
 	// paceWrites is how often the status of one Link is written within paceWindow, whatever causes it: once a
 	// second, and what happens after a quiet time shows at once. What is wanted when the next write is due is
 	// written.
-	paceWrites = 5
+	paceWrites = 10
 	paceWindow = paceWrites * time.Second
 
 	statusWorkers = 4

@@ -190,11 +190,17 @@ func TestVersions(t *testing.T) {
 			return recorder
 		}
 
+		kept := func(cluster string) *version {
+			h.mu.Lock()
+			defer h.mu.Unlock()
+			return h.versions[cluster]
+		}
+
 		first := ask("east", "gzip", "")
-		body := h.versions["east"].body
+		body := kept("east").body
 		tag := first.Header().Get("ETag")
 		again := ask("east", "gzip, zstd", `W/"other"`)
-		if &h.versions["east"].body[0] != &body[0] || again.Header().Get("ETag") != tag || tag == "" {
+		if &kept("east").body[0] != &body[0] || again.Header().Get("ETag") != tag || tag == "" {
 			t.Error("it was encoded twice")
 		}
 		if !bytes.Equal(first.Body.Bytes(), body) || first.Header().Get("Content-Encoding") != "gzip" {
@@ -216,7 +222,7 @@ func TestVersions(t *testing.T) {
 		ask("west", "gzip", "")
 		h.most = len(body) + 1
 		ask("north", "gzip", "")
-		if h.versions["west"] != nil || h.versions["north"].body == nil {
+		if kept("west") != nil || kept("north").body == nil {
 			t.Error("what was asked for first is not what is dropped")
 		}
 		h.most = len(body) / 2
@@ -228,7 +234,7 @@ func TestVersions(t *testing.T) {
 		if c, decodeErr := decode(long); errors.Join(err, decodeErr) != nil || c.Cluster != "south" {
 			t.Errorf("what is too long to be kept: %v, %v", err, decodeErr)
 		}
-		if h.versions["south"].body != nil {
+		if kept("south").body != nil {
 			t.Error("it is kept")
 		}
 		pass(keptFor + time.Second)
