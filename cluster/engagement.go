@@ -3,6 +3,7 @@ package cluster
 import (
 	"context"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -61,6 +62,9 @@ type health struct {
 // the network.
 func (s *supervisor) newEngagement(ctx context.Context, access Access, conn *api.Connection) *engagement {
 	options := view.Options{Local: s.wanted.Local, Endpoints: s.registry.options.Endpoints}
+	if !options.Local {
+		options.MaxEndpoints = s.registry.options.Budget.ServiceEndpoints
+	}
 	e := &engagement{
 		log: s.log, access: access, conn: conn,
 		reconciler: view.NewReconciler(s.log, federation.Cluster(s.name), options),
@@ -226,15 +230,23 @@ func (p *prober) recordProbe(err error, rtt time.Duration) (next time.Duration) 
 		p.found.lastContact, next = time.Now(), p.interval
 	}
 	p.found.restored, p.found.skew = p.lastRestored(), steadySkew(p.found.skew, p.conn.ClockSkew())
-	if p.conn.Budget != nil {
-		p.found.overBudget = p.conn.Budget.Problem()
-	}
+	p.found.overBudget = p.overBudget()
 	if n := p.conn.Paced(); n > p.paced {
 		p.log.Info("The cluster changes faster than is read: what it sends waits there", "waited", n-p.paced)
 		p.paced = n
 	}
 	p.health.Store(p.found)
 	return next
+}
+
+// overBudget returns what of the cluster is not taken because it has too much of it; empty for nothing.
+func (e *engagement) overBudget() string {
+	var problems []string
+	if e.conn.Budget != nil {
+		problems = append(problems, e.conn.Budget.Problem())
+	}
+	problems = append(problems, e.reconciler.Oversized())
+	return strings.Join(slices.DeleteFunc(problems, func(p string) bool { return p == "" }), "; ")
 }
 
 // reconnect has requests that wait to be retried made at once, because the API server answers again. After a longer

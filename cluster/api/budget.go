@@ -22,6 +22,10 @@ type Limits struct {
 	Endpoints int   // in each store of EndpointSlices
 	Objects   int   // in each other store; 0: as many as Endpoints
 	Bytes     int64 // of records, in all stores
+
+	// ServiceEndpoints are those of one Service that are published: more are held, and left out. A Budget knows
+	// nothing of it.
+	ServiceEndpoints int
 }
 
 // With returns the limits with those of one cluster, which concern Services and

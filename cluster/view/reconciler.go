@@ -106,6 +106,8 @@ type Reconciler struct {
 	profiles    *api.Store[*profile.Profile] // nil for one that cannot be read
 	kinds       []Kind                       // with these stores; each may depend on those behind it
 
+	oversized oversized // Services that have more endpoints than are published
+
 	settled watch.Value[struct{}] // superseded when Run has published all that was changed: see Settle
 
 	// Owned by Begin, and then by Run.
@@ -197,6 +199,8 @@ type Options struct {
 	// Local: it is the cluster that the process runs in. Only there clients are on nodes, and look up IPs.
 	Local     bool
 	Endpoints bool // read Endpoints, not EndpointSlices
+
+	MaxEndpoints int // of one Service that are published; 0 for no limit
 }
 
 // QueueName returns the name by which metrics of work queues know the queue of a cluster.
@@ -640,8 +644,10 @@ func (r *Reconciler) publishService(k key) (differs bool) {
 	if !found {
 		r.publishServiceIPs(k, nil)
 		r.writer.Delete(name)
+		r.oversized.set(k, 0)
 		return false
 	}
+
 	before := r.writer.View(name)
 	if record == nil { // it was taken before, and only slices have changed
 		if before == nil {
@@ -650,21 +656,21 @@ func (r *Reconciler) publishService(k key) (differs bool) {
 		record = &serviceRecord{View: *before, ips: r.serviceIPs[k]}
 		record.Slices = nil
 	}
+
 	v := record.View
-	for _, t := range r.slicesOf.Get(k) {
-		for _, resolved := range t.slices {
-			v.Slices = append(v.Slices, resolved.Slice)
-		}
-	}
+	whole := r.slicesWithin(k, &v)
 	stored := r.writer.Set(name, &v)
 	// After the View, so that a client that finds the Service by its IP finds the View as well.
 	r.publishServiceIPs(k, record.ips)
-	// The stored View shares equal slices with the one before; so must translated (see Reconciler).
-	shared := stored.Slices
+
+	// The stored View shares equal slices with the one before; so must translated (see Reconciler). What is
+	// translated is whole.
+	shared := stored.Slices[:whole]
 	for _, t := range r.slicesOf.Get(k) {
-		for i := range t.slices {
-			t.slices[i].Slice, shared = shared[0], shared[1:]
+		for i := range min(len(t.slices), len(shared)) {
+			t.slices[i].Slice = shared[i]
 		}
+		shared = shared[min(len(t.slices), len(shared)):]
 	}
 	return stored != before
 }

@@ -126,6 +126,9 @@ func (o *serveOptions) addClusterFlags(fs *flag.FlagSet) {
 			"stay; 0 for no limit")
 	fs.IntVar(&o.Budget.Endpoints, "cluster-max-endpoints", 200_000,
 		"endpoints that are kept of a linked cluster, and objects of each other kind; 0 for no limit")
+	fs.IntVar(&o.Budget.ServiceEndpoints, "cluster-max-endpoints-per-service", 10_000,
+		"endpoints of one Service of a linked cluster that clients get and slices have; those beyond, in the "+
+			"EndpointSlices that come last by name, are left out; 0 for no limit")
 	fs.IntVar(&o.budgetMiB, "cluster-max-mib", 128,
 		"MiB of records that are kept of a linked cluster; what is served from them takes about as much again; "+
 			"0 for no limit")
@@ -237,9 +240,9 @@ func (o *serveOptions) validate() error {
 		return errors.New("-max-mirrors-per-link must not be negative")
 	case o.Writer.MaxSlices < 0:
 		return errors.New("-max-slices-per-source must not be negative")
-	case o.Budget.Services < 0 || o.Budget.Endpoints < 0 || o.budgetMiB < 0:
-		return errors.New("-cluster-max-services, -cluster-max-endpoints and -cluster-max-mib must not be " +
-			"negative")
+	case o.Budget.Services < 0 || o.Budget.Endpoints < 0 || o.Budget.ServiceEndpoints < 0 || o.budgetMiB < 0:
+		return errors.New("-cluster-max-services, -cluster-max-endpoints, -cluster-max-endpoints-per-service and " +
+			"-cluster-max-mib must not be negative")
 	case o.Thresholds.Suspect <= o.ProbeInterval:
 		return fmt.Errorf("-suspect-after (%s) must be greater than -probe-interval (%s)",
 			o.Thresholds.Suspect, o.ProbeInterval)

@@ -18,6 +18,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/fingerpost/fingerpost/e2e/hostile/attack"
 	"github.com/fingerpost/fingerpost/e2e/hostile/fakeapi"
 )
 
@@ -201,4 +202,41 @@ func TestLogFlood(t *testing.T) {
 		t.Error("the log does not have that another cluster is in use")
 	}
 	t.Logf("honest: %s", w.honest.Report())
+}
+
+// A linked cluster has nearly all endpoints that it may have in one Service. Clients of that Service get as many as one
+// may have, and clients of others wait for none of them.
+func TestGiantService(t *testing.T) {
+	const slices, size, limit, rate = 199, 1000, 10_000, 10
+	w := newBusy(t)
+	rogue := w.linkRogue(size, nil)
+	rogue.Apply(rogueService("app"))
+	w.local.Apply(fakeapi.Federated("shop", "app", "rogue"))
+	w.serve()
+	w.live("rogue")
+	for i := range slices {
+		s := rogue.slice("app", size)
+		s.Name = fmt.Sprintf("app-%d", i)
+		rogue.Apply(s)
+	}
+	w.objects("rogue", "endpointslices.discovery.k8s.io", slices)
+	w.metric("fingerpost_cluster_over_budget")
+
+	c := w.client(fakeapi.Authority("shop", "app-federated"))
+	w.answers(c, 1)
+	c.Stop()
+	if n := len(c.Holds()); n != limit {
+		t.Errorf("a client has %d addresses, and should have %d", n, limit)
+	}
+
+	w.honest.Report()
+	ctx, cancel := context.WithTimeout(w.ctx, 20*time.Second)
+	defer cancel()
+	answered, err := attack.Sweep(ctx, w.server.Addr, "app-federated.shop.svc.cluster.local", rate)
+	if err != nil || answered < rate {
+		t.Errorf("%d clients were answered: %v", answered, err)
+	}
+	report := w.honest.Report()
+	t.Logf("%d clients, %d each second, of %d addresses; heap %d MiB; honest: %s",
+		answered, rate, limit, w.heap(), report)
 }

@@ -186,16 +186,17 @@ func (c *Client) Holds() []netip.AddrPort {
 
 // A Report is what a client has seen.
 type Report struct {
-	Lookups  int           // that were answered in full
-	Failed   int           // that were refused or incomplete
-	P50, Max time.Duration // until the first message
+	Lookups       int           // that were answered in full
+	Failed        int           // that were refused or incomplete
+	P50, P99, Max time.Duration // until the first message
 	// What went wrong: lookups that were refused or incomplete, a stream that ended or lost an address.
 	Err error
 }
 
 func (r Report) String() string {
-	return fmt.Sprintf("%d lookups and %d that failed, p50 %s, at most %s", r.Lookups, r.Failed,
-		r.P50.Round(10*time.Microsecond), r.Max.Round(10*time.Microsecond))
+	const digits = 10 * time.Microsecond
+	return fmt.Sprintf("%d lookups and %d that failed, p50 %s, p99 %s, at most %s", r.Lookups, r.Failed,
+		r.P50.Round(digits), r.P99.Round(digits), r.Max.Round(digits))
 }
 
 // Report returns what was seen since the last Report, or the start.
@@ -207,7 +208,7 @@ func (c *Client) Report() Report {
 	slices.Sort(times)
 	r := Report{Lookups: len(times), Failed: failed}
 	if len(times) > 0 {
-		r.P50, r.Max = times[len(times)/2], times[len(times)-1]
+		r.P50, r.P99, r.Max = times[len(times)/2], times[len(times)*99/100], times[len(times)-1]
 	}
 	if missing := c.missing(held); missing > 0 {
 		wrongs = append(wrongs, fmt.Errorf("the open stream lacks %d addresses of %d", missing, len(c.want)))

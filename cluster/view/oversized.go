@@ -1,0 +1,94 @@
+package view
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/fingerpost/fingerpost/federation"
+)
+
+// maxOversizedNamed is how many Services with too many endpoints are named in a problem.
+const maxOversizedNamed = 3
+
+// oversized are the Services of which not all endpoints are published, with the number that each has. It has
+// a lock because pages read it. The zero value has none.
+type oversized struct {
+	mu       sync.Mutex
+	services map[key]int
+}
+
+// set records that a Service has n endpoints, which is too many, or with 0 that all of it is published.
+func (o *oversized) set(k key, n int) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	switch {
+	case n == 0:
+		delete(o.services, k)
+	case o.services == nil:
+		o.services = map[key]int{k: n}
+	default:
+		o.services[k] = n
+	}
+}
+
+// problem describes the Services, the largest first; empty if there are none.
+func (o *oversized) problem(limit int) string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if len(o.services) == 0 {
+		return ""
+	}
+
+	names := slices.SortedFunc(maps.Keys(o.services), func(a, b key) int {
+		return cmp.Or(cmp.Compare(o.services[b], o.services[a]), a.Compare(b))
+	})
+	var all []string
+	for _, k := range names[:min(len(names), maxOversizedNamed)] {
+		all = append(all, fmt.Sprintf("%s/%s has %d", k.Namespace, k.Name, o.services[k]))
+	}
+	if more := len(names) - maxOversizedNamed; more > 0 {
+		all = append(all, fmt.Sprintf("%d more Services", more))
+	}
+	return fmt.Sprintf("a Service may have %d endpoints, and %s: those beyond, in the slices that come last by name, "+
+		"are left out; raise -cluster-max-endpoints-per-service if they are meant to be so large",
+		limit, strings.Join(all, ", "))
+}
+
+// Oversized describes the Services that have more endpoints than Options allow, of which the rest is not
+// published; empty if there are none. It may be called from any goroutine.
+func (r *Reconciler) Oversized() string { return r.oversized.problem(r.options.MaxEndpoints) }
+
+// slicesWithin appends to v the slices of a Service, in the order of their names, as long as they have no more
+// endpoints than a Service may have. A slice that has some too many is cut, those behind it are left out: so
+// all replicas publish the same ones. whole is how many slices are published as they are.
+//
+//	limit 10, slices of 4, 4, 4, 4 endpoints: 4, 4 and two of the third; whole is 2, and the Service has 16
+func (r *Reconciler) slicesWithin(k key, v *federation.View) (whole int) {
+	limit, total := r.options.MaxEndpoints, 0
+	for _, t := range r.slicesOf.Get(k) {
+		for _, resolved := range t.slices {
+			room := limit - total
+			total += len(resolved.Endpoints)
+
+			switch {
+			case limit == 0 || total <= limit:
+				v.Slices = append(v.Slices, resolved.Slice)
+				whole++
+			case room > 0:
+				cut := *resolved.Slice
+				cut.Endpoints = slices.Clone(cut.Endpoints[:room])
+				v.Slices = append(v.Slices, &cut)
+			}
+		}
+	}
+
+	if limit == 0 || total <= limit {
+		total = 0
+	}
+	r.oversized.set(k, total)
+	return whole
+}
