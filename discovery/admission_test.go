@@ -912,3 +912,42 @@ func TestDrainOfFew(t *testing.T) {
 		}
 	})
 }
+
+// Each server of a process may drain it: all of them learn of the end, and the first one decides how long it takes.
+func TestDrainTwice(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const n, window = 200, 100 * time.Millisecond
+		store, _ := streamtest.Local(map[federation.Service]*federation.View{
+			streamtest.Web: streamtest.ViewOf(streamtest.SliceOf("a", 1, 3)),
+		})
+		server := newToy(store, DefaultConfig())
+		var wg sync.WaitGroup
+		for range n {
+			sink := streamtest.NewOpenSink(t.Context())
+			wg.Go(func() {
+				if err := server.Get(&pb.GetDestination{Path: streamtest.Path}, sink); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		synctest.Wait()
+
+		begun := time.Now()
+		first := server.Drain(window)
+		second := server.Drain(time.Hour)
+		synctest.Wait() // streams have noticed
+		third := server.Drain(time.Hour)
+		wg.Wait()
+		if took := time.Since(begun); took > window {
+			t.Errorf("streams were drained in %s, want %s at most", took, window)
+		}
+
+		for i, drained := range []<-chan struct{}{first, second, third, server.Drain(time.Hour)} {
+			select {
+			case <-drained:
+			default:
+				t.Errorf("the end of the drain is not reported to caller %d", i)
+			}
+		}
+	})
+}

@@ -100,9 +100,9 @@ func (d *drain) endTime() time.Time { return d.from.Add(rand.N(d.spread + 1)) }
 
 // Drain ends every stream, those to come included, with OK: their clients go elsewhere. It takes a
 // millisecond for each stream that is open, and no more than within. The channel that it returns is
-// closed when there is none any more.
+// closed when there is none any more. A drain that has begun goes on as it did: each server of a process may begin it.
 func (e *Engine) Drain(within time.Duration) (drained <-chan struct{}) {
 	spread := min(within, time.Duration(e.streams.len())*time.Millisecond)
-	e.draining.Store(&drain{from: time.Now(), spread: spread})
+	e.draining.CompareAndSwap(nil, &drain{from: time.Now(), spread: spread})
 	return e.streams.wakeAll()
 }

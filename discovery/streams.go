@@ -69,12 +69,17 @@ func (s *streams) remove(st *streamState) {
 	s.closeIfNone()
 }
 
-// wakeAll wakes every stream, and returns a channel that is closed when none is open any more.
+// wakeAll wakes every stream, and returns a channel that is closed when none is open any more. Any number of callers may
+// wait for that.
 func (s *streams) wakeAll() <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	none := make(chan struct{})
-	s.none = none
+
+	if s.none == nil {
+		s.none = make(chan struct{})
+	}
+	none := s.none
+
 	for _, st := range s.byID {
 		st.alarm.Ring()
 	}
