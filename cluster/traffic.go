@@ -259,7 +259,7 @@ func (r *Registry) addNeeding(updates ...*trafficUpdate) {
 	for svc, v := range r.store.Views(local).All() {
 		name := svc.Namespace + "/" + svc.Name
 		if v.Composition == nil {
-			if u := drained[v.ThroughGateway()]; u != nil && v.HasReady() {
+			if u := drained[v.ThroughGateway]; u != nil && v.HasReady() {
 				u.needing.add(name)
 			}
 			continue

@@ -36,6 +36,10 @@ type View struct {
 	Composition  *Composition  // nil: the Service consists of its own endpoints
 	Slices       []*Slice      // sorted by Name
 
+	// ThroughGateway is the cluster whose Service this one is a mirror of, over that cluster's gateway; empty for any
+	// other Service. Its endpoints are the gateway's addresses.
+	ThroughGateway Cluster
+
 	Policy *policy.Service // how traffic is divided between the members of a union; nil for none
 }
 
@@ -361,21 +365,6 @@ func (p Ports) at(n uint16) Ports {
 	return Ports{PortsOf(ranges...).ranges, p.given}
 }
 
-// ThroughGateway returns the cluster whose gateway the endpoints of a mirror lead to, by its first endpoint; empty for
-// any other Service.
-func (v *View) ThroughGateway() Cluster {
-	for _, s := range v.Slices {
-		if len(s.Endpoints) == 0 {
-			continue
-		}
-		if m := s.Endpoints[0].Mirror(); m != nil {
-			return Cluster(m.Cluster)
-		}
-		return ""
-	}
-	return ""
-}
-
 // Count returns how many endpoints the View has, ready and not.
 func (v *View) Count() (ready, notReady int) {
 	for _, slice := range v.Slices {
@@ -439,6 +428,7 @@ func (v *View) sharing(old *View) *View {
 	n.Slices = slices.Clone(v.Slices)
 	same := v.ExternalName == old.ExternalName && v.LocalOnly == old.LocalOnly && v.Malformed == old.Malformed &&
 		v.Misread == old.Misread && v.Unexported == old.Unexported && v.Opaque == old.Opaque &&
+		v.ThroughGateway == old.ThroughGateway &&
 		slices.Equal(v.Ports, old.Ports) && v.Composition.equal(old.Composition) && v.Policy.Equal(old.Policy) &&
 		len(v.Slices) == len(old.Slices)
 	for i, s := range v.Slices {

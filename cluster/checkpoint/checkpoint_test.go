@@ -73,7 +73,7 @@ func drawPublished(t *rapid.T) federation.Published {
 	for i := range rapid.IntRange(0, 4).Draw(t, "Services") {
 		v := &federation.View{
 			LocalOnly: rapid.Bool().Draw(t, "local"), Malformed: word.Draw(t, "malformed"),
-			Opaque: ports.Draw(t, "opaque"),
+			Opaque: ports.Draw(t, "opaque"), ThroughGateway: federation.Cluster(word.Draw(t, "gateway")),
 			Ports: []federation.ServicePort{{
 				Number: 80, Name: word.Draw(t, "port"), Target: rapid.Uint16().Draw(t, "target"),
 			}},

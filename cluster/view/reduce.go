@@ -39,6 +39,7 @@ func (r *Reconciler) reduceService(svc *corev1.Service, out *omissions) (*servic
 	if r.options.Local {
 		record.ips = clusterIPs(svc, out)
 		record.readPolicy(svc.Annotations)
+		record.ThroughGateway = throughGateway(svc, &record.View, out)
 	}
 	return record, true
 }

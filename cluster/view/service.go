@@ -43,6 +43,17 @@ func isExported(svc *corev1.Service) bool {
 	return svc.Labels[linkerd.ExportedLabel] != "" || svc.Labels[linkerd.FederatedLabel] != ""
 }
 
+// throughGateway returns the cluster whose gateway a mirror leads to; empty for any other Service. The Service over
+// which a gateway is probed has another label. Like mirrorMarks it counts for the cluster's own clients only.
+func throughGateway(svc *corev1.Service, v *federation.View, out *omissions) federation.Cluster {
+	const cluster = linkerd.MirrorClusterNameLabel
+	isMirror := svc.Labels[linkerd.MirroredServiceLabel] == "true"
+	if !isMirror || v.Composition != nil || v.Malformed != "" {
+		return ""
+	}
+	return federation.Cluster(out.label("label "+cluster, svc.Labels[cluster]))
+}
+
 // servicePorts returns the ports of a Service by number and protocol.
 func servicePorts(declared []corev1.ServicePort, out *omissions) (ports []federation.ServicePort) {
 	for _, p := range firstOf(out, "ports", declared, maxPorts) {

@@ -127,6 +127,35 @@ func TestComposition(t *testing.T) {
 	}
 }
 
+// A mirror through a gateway is known by its labels, also while it has no endpoints, and to its own cluster only.
+func TestThroughGateway(t *testing.T) {
+	const mirrored, cluster = "mirror.linkerd.io/mirrored-service", "mirror.linkerd.io/cluster-name"
+	for name, tc := range map[string]struct {
+		labels map[string]string
+		remote bool // the Service is in a linked cluster
+		want   federation.Cluster
+	}{
+		"mirror":                    {labels: map[string]string{mirrored: "true", cluster: "east"}, want: "east"},
+		"plain":                     {labels: map[string]string{cluster: "east"}},
+		"federated without members": {labels: map[string]string{mirrored: "true"}},
+		"without the gateway": {labels: map[string]string{
+			mirrored: "true", cluster: "east", linkerd.RemoteDiscoveryKey: "east", linkerd.RemoteServiceLabel: "web",
+		}},
+		"probe":     {labels: map[string]string{linkerd.MirroredGatewayLabel: "true", cluster: "east"}},
+		"too long":  {labels: map[string]string{mirrored: "true", cluster: strings.Repeat("e", 64)}},
+		"elsewhere": {labels: map[string]string{mirrored: "true", cluster: "east"}, remote: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := &Reconciler{cluster: "home", options: Options{Local: !tc.remote}}
+			svc := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "s", Labels: tc.labels}}
+			record, _ := r.reduceService(svc, &omissions{})
+			if record.ThroughGateway != tc.want {
+				t.Errorf("through the gateway of %q, want %q", record.ThroughGateway, tc.want)
+			}
+		})
+	}
+}
+
 func TestServicePorts(t *testing.T) {
 	v := newView("home", &corev1.Service{Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{
 		{Port: 443, Name: "https", TargetPort: intstr.FromInt32(8443)},
