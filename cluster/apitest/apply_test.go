@@ -1,6 +1,8 @@
 package apitest
 
 import (
+	"fmt"
+	"strings"
 	"testing"
 	"testing/synctest"
 
@@ -238,6 +240,37 @@ func TestGeneration(t *testing.T) {
 		text(step.labels, step.spec, step.status)
 		if got := s.Get("pods", "ns", "a").GetGeneration(); got != step.want {
 			t.Errorf("step %d: generation %d, want %d", i, got, step.want)
+		}
+	}
+}
+
+// Endpoints have a slice for each address family, without those of a former state.
+func TestMirrorEndpoints(t *testing.T) {
+	n := NewNetwork()
+	defer n.Close()
+	s := n.Server("c")
+	s.MirrorEndpoints()
+	const meta = "{apiVersion: v1, kind: Endpoints, metadata: {name: web, namespace: ns, labels: {a: b}}, "
+	for _, step := range []struct{ subsets, want string }{
+		{
+			"[{addresses: [{ip: 10.0.0.1}], notReadyAddresses: [{ip: 'fd00::1'}], ports: [{port: 80}]}]",
+			"IPv4 10.0.0.1 true b, IPv6 fd00::1 false b",
+		},
+		{"[{addresses: [{ip: 'fd00::1'}], ports: [{port: 80}]}]", "IPv6 fd00::1 true b"},
+		{"[]", ""},
+	} {
+		s.ApplyYAML(meta + "subsets: " + step.subsets + "}")
+		var got []string
+		for _, slice := range s.List("endpointslices.discovery.k8s.io") {
+			endpoints, _, _ := unstructured.NestedSlice(slice.Object, "endpoints")
+			for _, e := range endpoints {
+				e := e.(map[string]any)
+				got = append(got, fmt.Sprint(slice.Object["addressType"], " ", e["addresses"].([]any)[0], " ",
+					e["conditions"].(map[string]any)["ready"], " ", slice.GetLabels()["a"]))
+			}
+		}
+		if got := strings.Join(got, ", "); got != step.want {
+			t.Errorf("%s: %q, want %q", step.subsets, got, step.want)
 		}
 	}
 }

@@ -40,23 +40,24 @@ type Server struct {
 	path        *Path // by its own address
 	http        *http.Server
 
-	mu              sync.Mutex
-	version         int
-	tokens          map[string]bool
-	lacking         map[string]string                             // group resource that a token must not ask for
-	accounts        map[string]authenticationv1.TokenReviewStatus // tokens of other audiences
-	resources       map[string]*resource
-	events          []event
-	restored        int             // how often an older state was restored
-	withoutStreams  bool            // lists are not streamed
-	requiresLetters bool            // names of Services begin with one
-	multiplexes     bool            // connections that are opened from here on use HTTP/2
-	skew            time.Duration   // how far its clock is ahead
-	expired         int             // the oldest version from which a watch may begin
-	deleted         map[string]bool // namespaces that were deleted: nothing can be created in them
-	audit           func(client, verb, resource string)
-	listRemainders  map[string]listRemainder // what is left of lists that were read by pages, by continue token
-	changed         chan struct{}            // closed by the next event
+	mu               sync.Mutex
+	version          int
+	tokens           map[string]bool
+	lacking          map[string]string                             // group resource that a token must not ask for
+	accounts         map[string]authenticationv1.TokenReviewStatus // tokens of other audiences
+	resources        map[string]*resource
+	events           []event
+	restored         int             // how often an older state was restored
+	withoutStreams   bool            // lists are not streamed
+	requiresLetters  bool            // names of Services begin with one
+	mirrorsEndpoints bool            // in EndpointSlices
+	multiplexes      bool            // connections that are opened from here on use HTTP/2
+	skew             time.Duration   // how far its clock is ahead
+	expired          int             // the oldest version from which a watch may begin
+	deleted          map[string]bool // namespaces that were deleted: nothing can be created in them
+	audit            func(client, verb, resource string)
+	listRemainders   map[string]listRemainder // what is left of lists that were read by pages, by continue token
+	changed          chan struct{}            // closed by the next event
 }
 
 // A resource is what a server has of one group resource, and how it answers requests about it.
@@ -556,6 +557,7 @@ func (s *Server) put(resource string, o *unstructured.Unstructured) {
 	o.SetGeneration(generationAfter(old, o))
 	s.recordEvent(resource, what, o, old)
 	r.objects[nameOf(o)] = o
+	s.mirrorEndpoints(resource, o, false)
 }
 
 // generationAfter returns the generation of an object that takes the place of another one, if there is one: it counts
@@ -581,6 +583,7 @@ func (s *Server) deleteObject(resource, name string) {
 	old := objects[name]
 	delete(objects, name)
 	s.recordEvent(resource, "DELETED", old.DeepCopy(), old)
+	s.mirrorEndpoints(resource, old, true)
 }
 
 func (s *Server) recordEvent(resource, what string, o, old *unstructured.Unstructured) {

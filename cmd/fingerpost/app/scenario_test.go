@@ -464,6 +464,8 @@ func (s *scenario) do(verb string, args []string) {
 		restore()
 	case "require-letters":
 		s.network.Server(at(0)).RequireLetters(true)
+	case "mirror-endpoints":
+		s.network.Server(at(0)).MirrorEndpoints()
 	case "unstream":
 		s.network.Server(at(0)).Stream(false)
 	case "multiplex":

@@ -22,7 +22,7 @@ func firstOf(lines []string) []string {
 	return append(slices.Clone(lines[:maxNamed]), fmt.Sprintf("and %d more", len(lines)-maxNamed))
 }
 
-// mergeProblems returns the problems that replicas report, each once.
+// mergeProblems returns the problems that replicas report, each once, the worst first.
 func mergeProblems(pages []cli.Response[debug.ProblemsPage]) (all debug.ProblemsPage) {
 	merged := map[debug.ServiceProblem]int{} // indices in all, by problems without their streams
 	for _, page := range pages {
@@ -37,6 +37,7 @@ func mergeProblems(pages []cli.Response[debug.ProblemsPage]) (all debug.Problems
 			all[i].Streams += streams
 		}
 	}
+	all.Sort()
 	return all
 }
 

@@ -83,7 +83,8 @@ func newFleet(clusters, services int) overviewInput {
 			Last: &discovery.LastSent{What: "add", At: noon.Add(-time.Minute)},
 		})
 	}
-	in.problems, in.streamsOf = newProblemsPage(store, "east", nil, nil), countStreams(in.streams)
+	in.problems = newProblemsPage(problemsInput{store: store, local: "east"})
+	in.streamsOf = countStreams(in.streams)
 	return in
 }
 

@@ -37,8 +37,10 @@ func Handler(s Sources) http.Handler {
 	mux.HandleFunc("GET /debug/clusters", serveCached(s.newClustersPage))
 	mux.HandleFunc("GET /debug/version", serveCached(func() VersionPage { return VersionPage{s.Version} }))
 	mux.HandleFunc("GET /debug/problems", serveCached(func() ProblemsPage {
-		streams := countStreams(s.Discovery.Streams())
-		return newProblemsPage(s.Store, federation.Cluster(s.Cluster), streams, nil)
+		return newProblemsPage(problemsInput{
+			store: s.Store, local: federation.Cluster(s.Cluster), links: s.Links.Links(),
+			streams: countStreams(s.Discovery.Streams()),
+		})
 	}))
 	mux.HandleFunc("GET /debug/streams", serveCached(s.Discovery.Streams))
 	mux.HandleFunc("GET /debug/digests", serveCached(s.newDigestsPage))

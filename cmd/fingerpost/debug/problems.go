@@ -9,6 +9,7 @@ import (
 
 	"github.com/fingerpost/fingerpost/discovery"
 	"github.com/fingerpost/fingerpost/federation"
+	"github.com/fingerpost/fingerpost/links"
 )
 
 // A ServiceProblem is one reason why a Service of the local cluster is not what its owner asks for.
@@ -83,42 +84,53 @@ func countStreams(all []discovery.StreamStatus) map[federation.Service]int {
 	return streams
 }
 
-// newProblemsPage looks at every Service of the local cluster, with the number of streams that ask for each. Only
-// mirrored and federated Services are resolved to members, by a Watch that is closed at once: all that a plain one has
-// is in its own View. Endpoints are counted that counts does not have.
-func newProblemsPage(
-	store *federation.Store, local federation.Cluster, streams map[federation.Service]int, counts endpointCounts,
-) ProblemsPage {
+// problemsInput is all that a ProblemsPage depends on.
+type problemsInput struct {
+	store   *federation.Store
+	local   federation.Cluster
+	links   []links.LinkStatus
+	streams map[federation.Service]int // that ask for each Service
+	counts  endpointCounts             // of endpoints, as far as they were counted before
+}
+
+// newProblemsPage looks at every Service of the local cluster. Only mirrored and federated Services are resolved to
+// members, by a Watch that is closed at once: all that a plain one has is in its own View.
+func newProblemsPage(in problemsInput) ProblemsPage {
 	page := ProblemsPage{}
-	for svc, view := range store.Views(local).All() {
-		snapshot := &federation.Snapshot{Ref: federation.Ref{Cluster: local, Service: svc}, View: view}
+	for svc, view := range in.store.Views(in.local).All() {
+		snapshot := &federation.Snapshot{Ref: federation.Ref{Cluster: in.local, Service: svc}, View: view}
 		if view.Composition != nil {
-			w := store.Watch(snapshot.Ref)
+			w := in.store.Watch(snapshot.Ref)
 			snapshot, _ = w.Load()
 			w.Close()
 		}
-		found := problemsOfService{Snapshot: snapshot, streams: streams[svc], counts: counts}
-		found.addAll(store)
+		found := problemsOfService{problemsInput: in, Snapshot: snapshot, streams: in.streams[svc]}
+		found.addAll()
 		page = append(page, found.all...)
 	}
-	slices.SortFunc(page, func(a, b ServiceProblem) int {
+	page.Sort()
+	return page
+}
+
+// Sort sorts the problems, the worst first.
+func (p ProblemsPage) Sort() {
+	slices.SortFunc(p, func(a, b ServiceProblem) int {
 		rank := func(p ServiceProblem) int { return slices.Index(problemReasons, p.Reason) }
 		return cmp.Or(cmp.Compare(rank(a), rank(b)), cmp.Compare(b.Streams, a.Streams),
 			strings.Compare(a.Service, b.Service), strings.Compare(a.Message, b.Message))
 	})
-	return page
 }
 
 // problemsOfService are what is wrong with one Service.
 type problemsOfService struct {
+	problemsInput
 	*federation.Snapshot
 	streams int // that ask for it
-	counts  endpointCounts
 	all     ProblemsPage
 }
 
 // addAll adds all that is wrong with the Service.
-func (s *problemsOfService) addAll(store *federation.Store) {
+func (s *problemsOfService) addAll() {
 	if s.View == nil {
 		return // it was deleted meanwhile
 	}
@@ -129,7 +141,9 @@ func (s *problemsOfService) addAll(store *federation.Store) {
 	case s.View.Malformed != "":
 		s.addf(Malformed, "%s", s.View.Malformed)
 	case s.View.Composition != nil:
-		s.addComposition(store)
+		s.addComposition()
+	case s.View.ThroughGateway != "":
+		s.addGatewayMirror()
 	default:
 		if n := s.counts.of(s.View); n.ready == 0 && n.total > 0 && s.streams > 0 {
 			s.addf(NoneReadyHere, "none of its %s is ready", CountText(n.total, "endpoint"))
@@ -144,7 +158,7 @@ func (s *problemsOfService) addf(reason ProblemReason, format string, args ...an
 }
 
 // addComposition adds what is wrong with a mirrored or federated Service.
-func (s *problemsOfService) addComposition(store *federation.Store) {
+func (s *problemsOfService) addComposition() {
 	var sum endpointCount
 	var counts []string
 	for _, m := range s.Members {
@@ -159,13 +173,13 @@ func (s *problemsOfService) addComposition(store *federation.Store) {
 		return // clusters may not be listed yet, and others may have endpoints
 	}
 	for _, name := range s.View.Policy.Names() {
-		if !store.Linked(federation.Cluster(name)) {
+		if !s.store.Linked(federation.Cluster(name)) {
 			s.addf(UnknownCluster, "its policy names the cluster %s, which is not linked: that name counts for nothing",
 				name)
 		}
 	}
 	if s.View.Policy.HasRegion() {
-		if problem := regionProblem(s.Snapshot, store.Policy(s.Cluster).Region); problem != "" {
+		if problem := regionProblem(s.Snapshot, s.store.Policy(s.Cluster).Region); problem != "" {
 			s.addf(UnknownRegion, "%s", problem)
 		}
 	}
@@ -173,6 +187,54 @@ func (s *problemsOfService) addComposition(store *federation.Store) {
 		s.addf(NoneReady, "none of its endpoints is ready (%s): see the Pods of the Service there",
 			cmp.Or(strings.Join(counts, ", "), "there are none"))
 	}
+}
+
+// addGatewayMirror adds what is wrong with a mirror through the gateway of a cluster. What it has here are addresses of
+// the gateway, and none while nothing is ready there. So what the cluster has itself decides whether it may have none.
+func (s *problemsOfService) addGatewayMirror() {
+	home, of := s.View.ThroughGateway, s.store.View(s.mirrored())
+	here, there := s.counts.of(s.View), endpointCount{}
+	if of != nil {
+		there = s.counts.of(of)
+	}
+	switch {
+	case here.ready > 0, here.total+there.total+s.streams == 0: // with nothing it may have been scaled to nothing
+		return
+	case s.store.State(home) == federation.Connecting: // it was never synced, and may have endpoints
+		return
+	}
+
+	lacks, see := "has no endpoints", "see the condition "+links.Mirrors+" of the Link"
+	if here.total > 0 {
+		lacks = fmt.Sprintf("none of its %s is ready", CountText(here.total, "endpoint"))
+		see = "see whether the gateway answers probes (gateway_alive)"
+	}
+	if of != nil {
+		lacks += fmt.Sprintf(", while %d of %d are ready in the cluster", there.ready, there.total)
+		if there.ready == 0 {
+			see = "see its Pods there"
+		}
+	}
+	s.addf(NoneReady, "it leads through the gateway of cluster %s (%s), and %s: %s", home, s.linkOf(home), lacks, see)
+}
+
+// mirrored returns the Service that a mirror through a gateway stands for. A mirror of one endpoint of a headless
+// Service stands for none: its cluster has no Service of that name.
+func (s *problemsOfService) mirrored() federation.Ref {
+	name := strings.TrimSuffix(s.Name, "-"+string(s.View.ThroughGateway))
+	return federation.Ref{
+		Cluster: s.View.ThroughGateway, Service: federation.Service{Namespace: s.Namespace, Name: name},
+	}
+}
+
+// linkOf names the Link of a cluster, for people.
+func (s *problemsOfService) linkOf(cluster federation.Cluster) string {
+	for _, l := range s.links {
+		if l.Cluster == string(cluster) && l.Namespace != "" {
+			return "Link " + l.String()
+		}
+	}
+	return "which no Link here names"
 }
 
 // addMember adds what is wrong with a member, and reports whether it has endpoints to be counted.

@@ -171,6 +171,8 @@ func (o *overview) newServiceRow(
 		if !view.Composition.Union && len(members) > 0 {
 			row.Kind = "mirror of " + string(members[0].Cluster)
 		}
+	case view.ThroughGateway != "":
+		row.Kind = "mirror of " + string(view.ThroughGateway)
 	}
 	for i, p := range problems {
 		m := moodOf(p.severe())
@@ -185,7 +187,7 @@ func (o *overview) newServiceRow(
 		switch {
 		case waiting:
 			add(calm, "waits for a cluster that was never synced")
-		case composed:
+		case composed, view.ThroughGateway != "":
 			add(calm, "no endpoint")
 		}
 	}

@@ -285,8 +285,11 @@ func (h *statusPageHandler) newOverview() overview {
 	o := newOverview(overviewInput{
 		now: time.Now(), local: h.Cluster, replica: h.Replica, version: h.Version, namespace: h.Namespace,
 		clusters: clusters, probes: probes, streams: streams, streamsOf: streamsOf,
-		problems: newProblemsPage(h.Store, federation.Cluster(h.Cluster), streamsOf, h.counts),
-		views:    maps.Collect(h.Store.All()), counts: h.counts,
+		problems: newProblemsPage(problemsInput{
+			store: h.Store, local: federation.Cluster(h.Cluster), links: clusters.Links,
+			streams: streamsOf, counts: h.counts,
+		}),
+		views: maps.Collect(h.Store.All()), counts: h.counts,
 		sharesOf: h.Discovery.Shares,
 	})
 	h.counts = o.counts

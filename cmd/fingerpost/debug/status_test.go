@@ -230,7 +230,9 @@ func TestProblemsOfCountedViews(t *testing.T) {
 	store.NewWriter("east").Set(web, fleetView(1))
 	counts := endpointCounts{store.Views("east").Get(web): {ready: 0, total: 7}}
 	for _, counts := range []endpointCounts{nil, counts} {
-		page := newProblemsPage(store, "east", map[federation.Service]int{web: 1}, counts)
+		page := newProblemsPage(problemsInput{
+			store: store, local: "east", streams: map[federation.Service]int{web: 1}, counts: counts,
+		})
 		if counts == nil && len(page) > 0 {
 			t.Errorf("the endpoint of web is ready: %+v", page)
 		}
