@@ -162,11 +162,13 @@ type gatewayState struct {
 	unprobed   string   // why it cannot be probed; empty if it can, or need not
 }
 
-// A serviceResult is the outcome for one Service of a linked cluster, for the status of its Link.
+// A serviceResult is the outcome for one Service of a linked cluster, for the status of its Link. That for one endpoint
+// of a headless Service, which has a mirror of its own, becomes a part of it (withEndpoints).
 type serviceResult struct {
 	link       api.Key
 	federated  bool
 	remote     api.Key
+	endpoint   string // its hostname; empty for the Service
 	mirrored   bool
 	overBudget bool // the cluster has as many Services here as it may
 	noGateway  bool // its gateway has no address for the mirror
@@ -519,11 +521,19 @@ func (in *inputs) planEndpointMirror(m *mirrorInputs) namePlan {
 	switch {
 	case m.hostname == "" || l.skipReason != "" || l.Problem != "" || len(l.Gateway.Addresses) == 0,
 		!in.namespaceExists || m.parent.exists != present,
-		!isHeadless(svc.Service) || !mirrorsThroughGateway(l, svc) || unsuitable(svc.Service, in.name.Name) != "",
+		!isHeadless(svc.Service) || !mirrorsThroughGateway(l, svc),
 		m.parentMirror == nil || !isOurs(m.parentMirror) || !isHeadless(m.parentMirror):
 		return namePlan{}
 	}
-	p := namePlan{service: endpointMirrorService(l, in.name, m.hostname, svc.Service)}
+	result := serviceResult{link: l.Link, remote: m.parent.Key, endpoint: m.hostname}
+	if problem := unsuitable(svc.Service, in.name.Name); problem != "" {
+		result.reason, result.message = reasonInvalidService, problem
+		return namePlan{results: []serviceResult{result}}
+	}
+	result.mirrored, result.reason = true, reasonMirrored
+	p := namePlan{
+		service: endpointMirrorService(l, in.name, m.hostname, svc.Service), results: []serviceResult{result},
+	}
 	ready := !m.parent.readiness.known || m.parent.readiness.hostnames[m.hostname]
 	p.endpoints, p.keepEndpoints = m.gatewayEndpoints(p.service, ready)
 	return p

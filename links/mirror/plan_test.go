@@ -358,7 +358,11 @@ func summary(d namePlan) string {
 		parts = append(parts, text)
 	}
 	for _, v := range d.results {
-		parts = append(parts, strings.TrimSuffix(v.link.Name+" "+v.reason+": "+v.message, ": "))
+		of := v.link.Name
+		if v.endpoint != "" {
+			of += " " + v.remote.Name + " " + v.endpoint
+		}
+		parts = append(parts, strings.TrimSuffix(of+" "+v.reason+": "+v.message, ": "))
 	}
 	return strings.Join(parts, "; ")
 }
@@ -800,7 +804,24 @@ func TestPlan(t *testing.T) {
 				"east shop/db": {known: true, hostnames: map[string]bool{"db-0": true}},
 			},
 			local: []*corev1.Service{with(mirrored("db-east", "east"), headless)},
-		}, "db-0-east"},
+		}, "db-0-east; east db db-0 Mirrored"},
+		{"or none that another one has", "db-0-east", scene{
+			links: both, headless: true, gateways: gateways,
+			remote: only("east", with(service("db", exported), headless)),
+			ready: map[string]readiness{
+				"east shop/db": {known: true, hostnames: map[string]bool{"db-0": true}},
+			},
+			local: []*corev1.Service{with(mirrored("db-east", "east"), headless), service("db-0-east", plain)},
+		}, "keep; east db db-0 Error: Service shop/db-0-east exists already and is not a mirror: " +
+			"rename one of the two, or delete the local one"},
+		{"or that is mirrored itself", "db-0-east", scene{
+			links: both, headless: true, gateways: gateways,
+			remote: only("east", with(service("db", exported), headless), service("db-0", exported)),
+			ready: map[string]readiness{
+				"east shop/db": {known: true, hostnames: map[string]bool{"db-0": true}},
+			},
+			local: []*corev1.Service{with(mirrored("db-east", "east"), headless)},
+		}, "db-0-east; east Mirrored; east db db-0 Error: another Service is mirrored as shop/db-0-east already"},
 		{"that is deleted with the name", "db-1-east", scene{
 			links: both, headless: true, gateways: gateways,
 			remote: only("east", with(service("db", exported), headless)),

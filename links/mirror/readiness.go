@@ -159,8 +159,8 @@ func (r readiness) equal(o readiness) bool {
 		maps.Equal(r.hostnames, o.hostnames)
 }
 
-// endpointMirrors returns the names of the mirrors of a headless mirror's endpoints: those that exist, and
-// those that should.
+// endpointMirrors returns the names of the mirrors of a headless mirror's endpoints: those that exist, those that
+// should, and those of which the status of the Link has something.
 func (t *term) endpointMirrors(k api.Key) (keys []api.Key) {
 	now, _ := t.linkSet.Load()
 	for l, base := range now.suffixed(k.Name) {
@@ -168,6 +168,7 @@ func (t *term) endpointMirrors(k api.Key) (keys []api.Key) {
 		for hostname := range t.remoteEndpoints.readinessOf(l.Cluster, name).hostnames {
 			keys = append(keys, mirrorName(l.Cluster, api.Key{Namespace: k.Namespace, Name: hostname}))
 		}
+		keys = append(keys, t.results.byHeadless.dependents(name)...)
 	}
 	return append(keys, t.byParent.dependents(k)...)
 }

@@ -34,8 +34,9 @@ const (
 // resultIndex has the results of the last plans. It finds those of a Link, so that a change of one costs what its Link
 // has, and not what all Links have.
 type resultIndex struct {
-	byName map[api.Key][]serviceResult // of the last plan for a name
-	byLink index[api.Key]              // names
+	byName     map[api.Key][]serviceResult // of the last plan for a name
+	byLink     index[api.Key]              // names
+	byHeadless index[api.Key]              // names of results for endpoints, by their remote Service
 }
 
 func newResultIndex() *resultIndex { return &resultIndex{byName: map[api.Key][]serviceResult{}} }
@@ -50,6 +51,13 @@ func (x *resultIndex) replaceResults(name api.Key, results []serviceResult) (con
 		delete(x.byName, name)
 	}
 	x.byLink.put(name, linksOf(results)...)
+	var headless []api.Key
+	for _, r := range results {
+		if r.endpoint != "" {
+			headless = append(headless, r.remote)
+		}
+	}
+	x.byHeadless.put(name, headless...)
 	return linksOf(slices.Concat(old, results))
 }
 
@@ -73,10 +81,43 @@ func (x *resultIndex) resultsOf(link api.Key) (results []serviceResult) {
 	}
 	slices.SortFunc(results, func(a, b serviceResult) int {
 		return cmp.Or(strings.Compare(a.remote.Namespace, b.remote.Namespace),
-			strings.Compare(a.remote.Name, b.remote.Name), strings.Compare(a.reason, b.reason),
-			strings.Compare(a.message, b.message))
+			strings.Compare(a.remote.Name, b.remote.Name), strings.Compare(a.endpoint, b.endpoint),
+			strings.Compare(a.reason, b.reason), strings.Compare(a.message, b.message))
 	})
 	return results
+}
+
+// withEndpoints returns the results for Services of those for Services and for endpoints of headless ones, which are
+// sorted. A Service whose endpoint is not mirrored is not mirrored either: clients of that endpoint reach nothing.
+// While there is no result for a Service there is none for its endpoints.
+func withEndpoints(results []serviceResult) (services []serviceResult) {
+	refused := map[api.Key][]serviceResult{}
+	for _, r := range results {
+		switch {
+		case r.endpoint == "":
+			services = append(services, r)
+		case !r.mirrored:
+			refused[r.remote] = append(refused[r.remote], r)
+		}
+	}
+	for i := range services {
+		s := &services[i]
+		if of := refused[s.remote]; len(of) > 0 && s.mirrored && !s.federated {
+			s.refuse(of)
+		}
+	}
+	return services
+}
+
+// refuse makes r the result for a headless Service of which these endpoints are not mirrored. The first problem counts,
+// and begins the message.
+func (r *serviceResult) refuse(endpoints []serviceResult) {
+	first := endpoints[0]
+	r.mirrored, r.overBudget, r.reason = false, first.overBudget, first.reason
+	r.message = fmt.Sprintf("%s; so its endpoint %s is not mirrored", first.message, first.endpoint)
+	if more := len(endpoints) - 1; more > 0 {
+		r.message += fmt.Sprintf(", and %d more are not", more)
+	}
 }
 
 // reportLink hands over what the status of a Link is to report. The lists of Services are handed over when
@@ -89,7 +130,7 @@ func (t *term) reportLink(_ context.Context, k api.Key) error {
 		return nil
 	}
 	t.mu.Lock()
-	r, results, localRefusal := t.remotes[l.Cluster], t.results.resultsOf(k), t.localRefusal
+	r, results, localRefusal := t.remotes[l.Cluster], withEndpoints(t.results.resultsOf(k)), t.localRefusal
 	t.mu.Unlock()
 	t.metrics.setServices(l.Cluster, results)
 	t.metrics.setGateway(l, t.gateway(l.Cluster))

@@ -2,6 +2,7 @@ package mirror
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -77,4 +78,42 @@ func TestResultIndex(t *testing.T) {
 			}
 		}
 	})
+}
+
+// What the status has of a headless Service follows from its mirror and those of its endpoints.
+func TestWithEndpoints(t *testing.T) {
+	db := api.Key{Namespace: "shop", Name: "db"}
+	whole := serviceResult{remote: db, mirrored: true, reason: reasonMirrored, message: "a port is left out"}
+	failed := serviceResult{remote: db, reason: reasonMissingNamespace, message: "there is no namespace"}
+	joined := serviceResult{remote: db, federated: true, mirrored: true, reason: reasonMirrored}
+	good := serviceResult{remote: db, endpoint: "db-0", mirrored: true, reason: reasonMirrored}
+	taken := serviceResult{remote: db, endpoint: "db-1", reason: reasonError, message: "taken"}
+	long := serviceResult{
+		remote: db, endpoint: "db-2", reason: reasonInvalidService, message: "too long", overBudget: true,
+	}
+	refused := func(of serviceResult, message string) serviceResult {
+		of.endpoint, of.message = "", message
+		return of
+	}
+	for name, c := range map[string]struct{ results, want []serviceResult }{
+		"nothing":          {nil, nil},
+		"all are mirrored": {[]serviceResult{whole, good}, []serviceResult{whole}},
+		"one is not": {
+			[]serviceResult{whole, good, taken},
+			[]serviceResult{refused(taken, "taken; so its endpoint db-1 is not mirrored")},
+		},
+		"two are not": {
+			[]serviceResult{whole, long, taken},
+			[]serviceResult{refused(long, "too long; so its endpoint db-2 is not mirrored, and 1 more are not")},
+		},
+		"the Service is not":  {[]serviceResult{failed, taken}, []serviceResult{failed}},
+		"a federated Service": {[]serviceResult{joined, taken}, []serviceResult{joined}},
+		"it is not known yet": {[]serviceResult{good, taken}, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := withEndpoints(c.results); !slices.Equal(got, c.want) {
+				t.Errorf("%+v, want %+v", got, c.want)
+			}
+		})
+	}
 }

@@ -103,7 +103,7 @@ type term struct {
 	localRefusal string                    // why the local cluster cannot be listed; empty if it can
 	remotes      map[string]*remoteCluster // by name; listed completely once
 	gateways     map[string]*gateway       // by cluster
-	results      *resultIndex              // byLink is safe without mu
+	results      *resultIndex              // its indices are safe without mu
 }
 
 func newTerm(m *Mirror, engaged *api.Connection) *term {
