@@ -54,8 +54,7 @@ func Credentials(kubeconfig []byte, hosts Hosts) (*rest.Config, error) {
 		return nil, errors.New("the kubeconfig is empty")
 	}
 	if len(kubeconfig) > maxKubeconfig {
-		return nil, fmt.Errorf("the kubeconfig has %d bytes, more than %d: it needs one cluster, one user and one "+
-			"context", len(kubeconfig), maxKubeconfig)
+		return nil, tooLarge(len(kubeconfig))
 	}
 	parsed, err := loadKubeconfig(kubeconfig)
 	if err != nil {
@@ -106,6 +105,12 @@ func Credentials(kubeconfig []byte, hosts Hosts) (*rest.Config, error) {
 		},
 	}).DialContext
 	return config, nil
+}
+
+// tooLarge is why a kubeconfig is rejected by its size alone.
+func tooLarge(size int) error {
+	return fmt.Errorf("the kubeconfig has %d bytes, more than %d: it needs one cluster, one user and one context",
+		size, maxKubeconfig)
 }
 
 func rejectedField(field, why, instead string) error {

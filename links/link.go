@@ -237,14 +237,17 @@ func invalidName(field, name string) string {
 
 // shortened returns a name as it is, or a part of one that is too long for a cluster: it is shown, and a label of
 // metrics, and still names none.
-func shortened(name string) string {
-	if len(name) <= validation.LabelValueMaxLength {
+func shortened(name string) string { return shortenedTo(validation.LabelValueMaxLength, name) }
+
+func shortenedTo(limit int, name string) string {
+	if len(name) <= limit {
 		return name
 	}
-	return strings.ToValidUTF8(name[:validation.LabelValueMaxLength], "") + "…"
+	return strings.ToValidUTF8(name[:limit], "") + "…"
 }
 
-// A secret is the record of a Secret that holds a kubeconfig.
+// A secret is the record of a Secret that holds a kubeconfig. Its size is bounded: users of a namespace may write
+// Secrets that no Link names.
 type secret struct {
 	key           api.Key
 	created       time.Time
@@ -252,6 +255,7 @@ type secret struct {
 	trustDomain   string
 	clusterDomain string
 	kubeconfig    []byte
+	leftOut       int // bytes of a kubeconfig that is not kept, because it has more than it may
 }
 
 func newSecret(object any) (*secret, bool) {
@@ -259,14 +263,18 @@ func newSecret(object any) (*secret, bool) {
 	if !ok || s.Type != SecretType {
 		return nil, false
 	}
-	return &secret{
+	record := &secret{
 		key:           api.Key{Namespace: s.Namespace, Name: s.Name},
 		created:       s.CreationTimestamp.Time,
 		clusterName:   s.Labels[ClusterNameLabel],
-		trustDomain:   s.Annotations[TrustDomainAnnotation],
-		clusterDomain: s.Annotations[ClusterDomainAnnotation],
+		trustDomain:   shortenedTo(maxHostName, s.Annotations[TrustDomainAnnotation]),
+		clusterDomain: shortenedTo(maxHostName, s.Annotations[ClusterDomainAnnotation]),
 		kubeconfig:    s.Data[KubeconfigKey],
-	}, true
+	}
+	if size := len(record.kubeconfig); size > maxKubeconfig {
+		record.kubeconfig, record.leftOut = nil, size
+	}
+	return record, true
 }
 
 func (s *secret) String() string { return "Secret " + s.key.String() }

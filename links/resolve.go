@@ -109,7 +109,7 @@ func (in inputs) secretOf(l *Link) (*secret, error) {
 	switch {
 	case s == nil:
 		return nil, errors.New(problem)
-	case len(in.labelled) > 0 && bytes.Equal(s.kubeconfig, in.labelled[0].kubeconfig):
+	case len(in.labelled) > 0 && s.leftOut == 0 && bytes.Equal(s.kubeconfig, in.labelled[0].kubeconfig):
 		return nil, nil
 	}
 	return s, nil
@@ -130,6 +130,9 @@ func fillDomains(spec *cluster.Spec, l *Link, localTrustDomain string) string {
 }
 
 func newAccess(s *secret, hosts Hosts) (cluster.Access, error) {
+	if s.leftOut > 0 {
+		return cluster.Access{}, fmt.Errorf("%s: %w", s, tooLarge(s.leftOut))
+	}
 	if len(s.kubeconfig) == 0 {
 		return cluster.Access{}, fmt.Errorf("%s has no data under %q", s, KubeconfigKey)
 	}

@@ -1,6 +1,7 @@
 package links
 
 import (
+	"bytes"
 	"fmt"
 	"slices"
 	"strings"
@@ -9,10 +10,12 @@ import (
 	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/fingerpost/fingerpost/cluster"
 	"github.com/fingerpost/fingerpost/cluster/api"
+	"github.com/fingerpost/fingerpost/cluster/apitest"
 	"github.com/fingerpost/fingerpost/federation"
 )
 
@@ -47,6 +50,39 @@ func labelled(f func(*secret)) *secret {
 			f(s)
 		}
 	})
+}
+
+// Of a Secret is kept what a kubeconfig may have. One with more is reported by its size, as if it was kept.
+func TestLargeSecrets(t *testing.T) {
+	newOne := func(size int) *corev1.Secret {
+		const long = 100 << 10
+		s := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "mc", Name: "creds"}, Type: SecretType}
+		s.Annotations = map[string]string{
+			TrustDomainAnnotation: strings.Repeat("t", long), ClusterDomainAnnotation: strings.Repeat("d", long),
+		}
+		s.Data = map[string][]byte{KubeconfigKey: bytes.Repeat([]byte("x"), size), "other": make([]byte, long)}
+		return s
+	}
+	for size, most := range map[int]int{
+		1 << 20: 2 << 10, maxKubeconfig + 1: 2 << 10, maxKubeconfig: maxKubeconfig + 10<<10,
+	} {
+		kept := apitest.Kept(20, func(int) *secret {
+			record, _ := newSecret(newOne(size))
+			return record
+		})
+		if t.Logf("of a Secret of %d bytes %d are kept", size, kept); kept > most {
+			t.Errorf("of a Secret of %d bytes %d are kept, at most %d may be", size, kept, most)
+		}
+		record, _ := newSecret(newOne(size))
+		_, err := newAccess(record, Hosts{})
+		_, whole := Credentials(bytes.Repeat([]byte("x"), size), Hosts{})
+		if err == nil || err.Error() != "Secret mc/creds: "+whole.Error() {
+			t.Errorf("of a Secret of %d bytes is reported %v, want %v", size, err, whole)
+		}
+		if l := len(record.trustDomain); l > 256 || l != len(record.clusterDomain) {
+			t.Errorf("domains of %d and %d bytes are kept", l, len(record.clusterDomain))
+		}
+	}
 }
 
 // resolved renders the outcome of inputs.
@@ -145,6 +181,12 @@ func TestResolve(t *testing.T) {
 			[]*secret{labelled(func(s *secret) { s.kubeconfig = nil })},
 			nil,
 			"wanted=true trust=east.trust dns=east.dns refused",
+		},
+		"both too large": {
+			[]*Link{link("a", 0, nil)},
+			[]*secret{labelled(func(s *secret) { s.kubeconfig, s.leftOut = nil, 1<<20 })},
+			credentials("mc", "abc", func(s *secret) { s.kubeconfig, s.leftOut = nil, 1<<20 }),
+			"wanted=true winner=a trust=east.trust dns=east.dns refused",
 		},
 		"Secret elsewhere": {
 			[]*Link{link("a", 0, func(l *Link) { l.secret = "" })},

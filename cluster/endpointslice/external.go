@@ -135,14 +135,15 @@ func newWorkloadRecord(u *unstructured.Unstructured) (*workloadRecord, error) {
 	}
 	w := &workloadRecord{
 		key: key{Namespace: api.Intern(parsed.Namespace), Name: parsed.Name},
-		uid: parsed.UID, labels: parsed.Labels, ready: parsed.Ready(),
+		uid: parsed.UID, labels: firstLabels(parsed.Labels, maxLabels, corev1.LabelTopologyZone),
+		ready: parsed.Ready(),
 	}
-	for _, ip := range parsed.Spec.WorkloadIPs {
+	for _, ip := range parsed.Spec.WorkloadIPs[:min(len(parsed.Spec.WorkloadIPs), maxAddresses)] {
 		if addr, is := view.ParseIP(ip.IP); is && view.IsUsable(addr) {
 			w.addrs = append(w.addrs, addr)
 		}
 	}
-	for _, p := range parsed.Spec.Ports {
+	for _, p := range parsed.Spec.Ports[:min(len(parsed.Spec.Ports), maxPorts)] {
 		if len(validation.IsValidPortNum(int(p.Port))) == 0 {
 			p.Name, p.Protocol = api.Intern(p.Name), protocolOf(p.Protocol)
 			w.ports = append(w.ports, p)

@@ -18,7 +18,8 @@ import (
 
 type key = api.Key
 
-// serviceRecord is what is kept of a Service.
+// serviceRecord is what is kept of a Service. Its size is bounded, and annotations have no part in it, but for what
+// they ask us for.
 type serviceRecord struct {
 	key
 	uid      types.UID
@@ -45,8 +46,8 @@ func newServiceRecord(object any) (*serviceRecord, bool) {
 		uid:      svc.UID,
 		external: svc.Spec.Type == corev1.ServiceTypeExternalName,
 		headless: svc.Spec.ClusterIP == corev1.ClusterIPNone,
-		ports:    svc.Spec.Ports,
-		labels:   svc.Labels,
+		ports:    keptPorts(svc.Spec.Ports),
+		labels:   firstLabels(svc.Labels, maxLabels),
 		misread:  view.MisreadService(svc),
 	}
 	if view.IsFederated(svc) {
@@ -54,7 +55,10 @@ func newServiceRecord(object any) (*serviceRecord, bool) {
 		record.policyClusters = p.Names()
 	}
 	record.optIn, record.unclear = view.OptsIn(svc.Annotations)
-	if svc.Spec.Selector != nil {
+	switch n := len(svc.Spec.Selector); {
+	case n > maxRequirements: // nothing that it may be compared with has so many labels
+		record.selector = labels.Nothing()
+	case svc.Spec.Selector != nil:
 		record.selector = labels.SelectorFromSet(svc.Spec.Selector)
 	}
 	for _, f := range svc.Spec.IPFamilies {
@@ -64,6 +68,17 @@ func newServiceRecord(object any) (*serviceRecord, bool) {
 		record.families = []discoveryv1.AddressType{discoveryv1.AddressTypeIPv4, discoveryv1.AddressTypeIPv6}
 	}
 	return record, true
+}
+
+// keptPorts returns the first ports, without what no slice has.
+func keptPorts(all []corev1.ServicePort) []corev1.ServicePort {
+	ports := make([]corev1.ServicePort, 0, min(len(all), maxPorts))
+	for _, p := range all[:cap(ports)] {
+		ports = append(ports, corev1.ServicePort{
+			Name: p.Name, Protocol: p.Protocol, AppProtocol: p.AppProtocol, Port: p.Port, TargetPort: p.TargetPort,
+		})
+	}
+	return ports
 }
 
 // equal reports whether the same slices follow from both.

@@ -126,17 +126,40 @@ func newSliceWriter(
 	config.Background = background
 	t.loop = apply.NewLoop(t.Log, config)
 	services := api.Typed(corev1.SchemeGroupVersion, "services", "Service", &corev1.Service{})
-	t.services = api.NewInformer(target.Conn, services, newServiceRecord, t.indexService)
+	t.services = api.NewInformer(target.Conn, services, t.reduceService, t.indexService)
 	own := api.Typed(discoveryv1.SchemeGroupVersion, "endpointslices", "EndpointSlice", &discoveryv1.EndpointSlice{})
 	own.Labels = discoveryv1.LabelManagedBy + "=" + t.managedBy // one that loses the label is a deletion to the watch
-	// One that is being deleted is none, however long a finalizer keeps it: the tracker would wait for its end.
-	t.slices = api.NewInformer(target.Conn, own.Ours(), func(object any) (*discoveryv1.EndpointSlice, bool) {
-		es, ok := object.(*discoveryv1.EndpointSlice)
-		return es, ok && es.Labels[discoveryv1.LabelManagedBy] == managedBy && es.DeletionTimestamp == nil
-	}, t.indexSlice)
+	t.slices = api.NewInformer(target.Conn, own.Ours(), t.reduceSlice, t.indexSlice)
 	t.loop.Read(t.services, apply.Permission{Resource: serviceResource, Verbs: readVerbs})
 	t.loop.Read(t.slices, apply.Permission{Resource: sliceResource, Verbs: readVerbs})
 	return t
+}
+
+// reduceService returns what is kept of a Service: less than all where nothing is made of it. ExternalWorkloads alone
+// are selected by Services, and their slices have the labels of these.
+func (t *sliceWriter) reduceService(object any) (*serviceRecord, bool) {
+	record, ok := newServiceRecord(object)
+	if !ok {
+		return nil, false
+	}
+	selects := t.managedBy == externalManagedBy && record.selector != nil
+	if !selects {
+		record.selector, record.labels = nil, nil
+	}
+	if !selects && !record.optIn && !record.unclear {
+		record.ports = nil
+	}
+	return record, true
+}
+
+// reduceSlice returns what is kept of a slice. One that is being deleted is none, however long a finalizer keeps it:
+// the tracker would wait for its end.
+func (t *sliceWriter) reduceSlice(object any) (*discoveryv1.EndpointSlice, bool) {
+	es, ok := object.(*discoveryv1.EndpointSlice)
+	if !ok || es.Labels[discoveryv1.LabelManagedBy] != t.managedBy || es.DeletionTimestamp != nil {
+		return nil, false
+	}
+	return keptSlice(es), true
 }
 
 func (t *sliceWriter) loopConfig() apply.Config[key] {

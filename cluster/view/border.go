@@ -40,12 +40,12 @@ const (
 	maxSubsets      = 1000   // of Endpoints
 	maxSubset       = 50_000 // addresses of one
 	maxHints        = 8
-	maxIP           = 100  // bytes of an IP
-	maxMembers      = 1000 // of a federated Service
-	maxLabels       = 1000 // of a Pod
-	maxRanges       = 1000 // of ports in an annotation
-	maxRequirements = 100  // of the selector of a Server
-	maxValues       = 1000 // in all of them
+	maxIP           = 100     // bytes of an IP
+	maxMembers      = 1000    // of a federated Service
+	maxLabelText    = 8 << 10 // bytes of the labels of a Pod, keys and values
+	maxRanges       = 1000    // of ports in an annotation
+	maxRequirements = 100     // of the selector of a Server
+	maxValues       = 1000    // in all of them
 
 	maxReported  = 1000 // objects that are logged once
 	maxOmissions = 10   // of one object

@@ -105,8 +105,12 @@ const (
 )
 
 func newLabelSet(pod string, m map[string]string, out *omissions) labelSet {
-	if len(m) > maxLabels {
-		out.addf("labels: there are %d, more than %d", len(m), maxLabels)
+	size := 0
+	for k, v := range m {
+		size += len(k) + len(v)
+	}
+	if size > maxLabelText {
+		out.addf("labels: they have %d bytes, more than %d, so that no Server selects the workload", size, maxLabelText)
 		return ""
 	}
 	marked := make(labels.Set, len(m))

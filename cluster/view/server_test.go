@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/go-logr/logr"
@@ -12,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
 
+	"github.com/fingerpost/fingerpost/cluster/apitest"
 	"github.com/fingerpost/fingerpost/federation"
 )
 
@@ -106,6 +108,34 @@ func TestLabelSet(t *testing.T) {
 				t.Errorf("%v: label %q is %q (%t), want %q (%t)", m, name, got, has, want, found)
 			}
 		}
+	}
+}
+
+// Labels that are too many count for nothing, which is reported; those of any Pod in good order are kept.
+func TestLabelsThatAreTooMany(t *testing.T) {
+	of := func(n int) map[string]string {
+		all := map[string]string{}
+		for i := range n {
+			all[fmt.Sprintf("example.com/label-%d", i)] = strings.Repeat("x", maxLabel)
+		}
+		return all
+	}
+	var out omissions
+	if set := newLabelSet("web", of(50), &out); len(set) == 0 || len(out.all) > 0 {
+		t.Errorf("of 50 labels %d bytes are kept: %s", len(set), &out)
+	}
+	kept := apitest.Kept(20, func(i int) podRecord {
+		p := &corev1.Pod{ObjectMeta: named(fmt.Sprint("web-", i))}
+		p.Labels, p.Annotations = of(2000), map[string]string{"example.com/large": strings.Repeat("x", 200<<10)}
+		p.Labels["n"] = fmt.Sprint("number-", i)
+		record, _ := newPodRecord(p, &out)
+		return record
+	})
+	if t.Logf("of a Pod %d bytes are kept", kept); kept > 2<<10 {
+		t.Errorf("of a Pod %d bytes are kept", kept)
+	}
+	if !strings.Contains(out.String(), "labels: they have ") {
+		t.Errorf("reported: %s", &out)
 	}
 }
 

@@ -31,6 +31,9 @@ func (t *term) reconcile(ctx context.Context, key queueKey) error {
 	now, _ := t.linkSet.Load()
 	t.followEndpoints(now, k)
 	in := readInputs(t, now, &t.options, k)
+	if err := t.readLarge(ctx, in); err != nil || ctx.Err() != nil {
+		return err
+	}
 	existing := in.existing
 	t.enqueue(t.budget.assign(k, chargedCluster(existing))...)
 	p := in.Plan()

@@ -1,6 +1,7 @@
 package mirror
 
 import (
+	"strings"
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
@@ -137,7 +138,7 @@ func chargedCluster(svc *corev1.Service) string {
 		return ""
 	}
 	if clusters := chargeableClusters(svc); len(clusters) > 0 {
-		return clusters[0]
+		return strings.Clone(clusters[0]) // and nothing of the list that it is a part of
 	}
 	return ""
 }

@@ -1,6 +1,7 @@
 package mirror
 
 import (
+	"maps"
 	"slices"
 	"testing"
 
@@ -84,6 +85,13 @@ func drawLocal(t *rapid.T, name string) []*corev1.Service {
 	} else {
 		svc.Spec.ClusterIP = "10.96.0.1"
 	}
+	if rapid.Bool().Draw(t, "something of others") {
+		annotations := map[string]string{"example.com/note": "1", corev1.LastAppliedConfigAnnotation: "{}"}
+		maps.Copy(annotations, svc.Annotations)
+		svc.Labels, svc.Annotations = maps.Clone(svc.Labels), annotations
+		svc.Labels["team"], svc.Spec.IPFamilies = "a", []corev1.IPFamily{corev1.IPv4Protocol}
+		svc.Spec.Selector, svc.Finalizers = map[string]string{"app": "web"}, []string{"example.com/held"}
+	}
 	return []*corev1.Service{svc}
 }
 
@@ -93,6 +101,7 @@ func drawLocal(t *rapid.T, name string) []*corev1.Service {
 //   - What was written for a cluster that is linked, and is unknown, is not deleted: neither a mirror nor a membership.
 //   - Inputs that are equal lead to equal plans, and are not changed.
 //   - Planning from what was applied gives the same Service again.
+//   - What is kept of Services here is enough: it leads to the plans that all of them lead to.
 func TestPlanLaws(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := drawScene(t)
@@ -116,6 +125,7 @@ func checkPlan(t *rapid.T, s scene, name string) {
 		t.Fatalf("two plans from equal inputs differ: %s", diff)
 	}
 	checkUnknown(t, s, existing, p)
+	checkKept(t, s, name, p)
 	for applied := range 3 { // one deletes what is of another kind, one creates, and one has nothing to do
 		next := s.apply(name, p)
 		if next == existing || next != nil && existing != nil && signService(existing.DeepCopy()) == signService(next) {
@@ -128,6 +138,20 @@ func checkPlan(t *rapid.T, s scene, name string) {
 			s.local = append(s.local, next)
 		}
 		existing, p = next, s.plan(name)
+	}
+}
+
+// checkKept compares a plan with the one from what is kept of Services here.
+func checkKept(t *rapid.T, s scene, name string, whole namePlan) {
+	local := s.local
+	s.local = nil
+	for _, svc := range local {
+		record, _ := trimLocal(svc)
+		s.local = append(s.local, record)
+	}
+	kept := s.plan(name)
+	if diff := cmp.Diff(whole, kept, cmp.AllowUnexported(namePlan{}, serviceResult{})); diff != "" {
+		t.Fatalf("what is kept leads to another plan (+ of what is kept): %s", diff)
 	}
 }
 

@@ -68,8 +68,8 @@ func records[R any](s *api.Store[R]) iter.Seq2[api.Key, R] {
 // localServiceChanged enqueues what a Service of the local cluster bears on: the one of its own name, the federated
 // one that it joins or may have left, and the headless mirrors that list it.
 func (t *term) localServiceChanged(k api.Key) {
+	t.indexClusters(k)
 	svc := t.readLocal(k)
-	t.byCluster.put(k, clustersOf(svc)...)
 	t.byParent.put(k, parentsOf(svc)...)
 	t.enqueue(t.budget.assign(k, chargedCluster(svc))...)
 	t.enqueue(k)
@@ -113,6 +113,36 @@ func clustersOf(svc *corev1.Service) []string {
 	return slices.Compact(all)
 }
 
+// unlinkedClusters stands in byCluster for all clusters without a Link. Users of this cluster may name any number of
+// them.
+const unlinkedClusters = ""
+
+// indexClusters records which linked clusters a Service depends on. Of one that names others, or is large, it is known
+// that it may depend on any.
+func (t *term) indexClusters(k api.Key) {
+	t.indexing.Lock()
+	defer t.indexing.Unlock()
+	now, _ := t.linkSet.Load()
+	svc := t.readLocal(k)
+	all := clustersOf(svc) // sorted
+
+	var linked []string
+	for _, l := range now.links {
+		if _, found := slices.BinarySearch(all, l.Cluster); found && !slices.Contains(linked, l.Cluster) {
+			linked = append(linked, l.Cluster)
+		}
+	}
+	if len(linked) < len(all) || isLarge(svc) {
+		linked = append(linked, unlinkedClusters)
+	}
+	t.byCluster.put(k, linked...)
+}
+
+// dependentsOf returns the Services that depend on a cluster, and those that may.
+func (t *term) dependentsOf(cluster string) []api.Key {
+	return append(t.byCluster.dependents(cluster), t.byCluster.dependents(unlinkedClusters)...)
+}
+
 // parentsOf returns the headless mirror that a Service is the mirror of an endpoint of, if it is one.
 func parentsOf(svc *corev1.Service) []api.Key {
 	if svc == nil || svc.Labels[headlessLabel] == "" {
@@ -124,7 +154,7 @@ func parentsOf(svc *corev1.Service) []api.Key {
 // countMissing counts the mirrors and memberships of a linked cluster, and those whose remote Services are not
 // found.
 func (t *term) countMissing(linked string, found func(api.Key) bool) (all, missing int) {
-	for _, k := range t.byCluster.dependents(linked) {
+	for _, k := range t.dependentsOf(linked) {
 		svc := t.readLocal(k)
 		if svc == nil || !isMirror(svc) || svc.Labels[headlessLabel] != "" {
 			continue

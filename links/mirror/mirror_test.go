@@ -616,6 +616,73 @@ func TestTakeOver(t *testing.T) {
 	})
 }
 
+// A local member with more in its annotations than is kept, and a mirror with more ports, are written as any other is,
+// and once.
+func TestLargeServices(t *testing.T) {
+	inFleet(t, mirror.Options{}, func(f *fleet) {
+		member := func(note string) {
+			f.home.ApplyYAML(fmt.Sprintf(`{apiVersion: v1, kind: Service, metadata: {name: web, namespace: shop, labels: {%s},
+  annotations: {example.com/large: %s, example.com/note: %q}}, spec: {ports: [{port: 80}]}}`,
+				joins, strings.Repeat("x", 100<<10), note))
+		}
+		wants := func(note string, ports int) {
+			t.Helper()
+			annotations := f.home.Get("services", "shop", "web-federated").GetAnnotations()
+			if got := annotations["example.com/note"]; got != note || len(annotations["example.com/large"]) != 100<<10 {
+				t.Errorf("the note is %q, want %q, and the large annotation has %d bytes", got, note,
+					len(annotations["example.com/large"]))
+			}
+			o := f.home.Get("services", "shop", "web-east")
+			if all, _, _ := unstructured.NestedSlice(o.Object, "spec", "ports"); len(all) != ports {
+				t.Errorf("the mirror has %d ports, want %d", len(all), ports)
+			}
+		}
+		web := func(ports int) {
+			var all []string
+			for i := range ports {
+				all = append(all, fmt.Sprintf("{name: p%[1]d, port: %[1]d, protocol: TCP}", i+1))
+			}
+			f.network.Server("east").ApplyYAML(fmt.Sprintf(
+				`{apiVersion: v1, kind: Service, metadata: {name: web, namespace: shop, labels: {%s}}, spec: {ports: [%s]}}`,
+				direct, strings.Join(all, ", ")))
+		}
+		writes := func(want int) {
+			t.Helper()
+			before := f.mirrorWrites()
+			f.pass(10 * time.Minute)
+			if n := f.mirrorWrites() - before; n != want {
+				t.Errorf("%d writes, want %d", n, want)
+			}
+		}
+		member("1")
+		web(600)
+		f.run()
+		wants("1", 600)
+		writes(0)
+
+		member("2")
+		web(700)
+		f.pass(time.Minute)
+		wants("2", 700)
+		writes(0)
+
+		// What others add stays, what they take is taken back, and what the member has no longer goes.
+		_, err := f.client().CoreV1().Services("shop").Patch(f.t.Context(), "web-federated", types.MergePatchType,
+			[]byte(`{"metadata":{"annotations":{"example.com/own":"1","example.com/note":"taken"}}}`),
+			metav1.PatchOptions{FieldManager: "other"})
+		f.must(err)
+		f.pass(time.Minute)
+		wants("2", 700)
+		f.apply("home", "web", joins, 80)
+		f.pass(time.Minute)
+		annotations := f.home.Get("services", "shop", "web-federated").GetAnnotations()
+		if annotations["example.com/own"] != "1" || annotations["example.com/large"] != "" {
+			t.Errorf("annotations %.300v", annotations)
+		}
+		writes(0)
+	})
+}
+
 // mirrorWrites counts the writes of Services and Endpoints that the local cluster received.
 func (f *fleet) mirrorWrites() (n int) {
 	for _, resource := range []string{"services", "endpoints"} {

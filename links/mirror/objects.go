@@ -21,8 +21,11 @@ type (
 
 // copiesKey reports whether a label or annotation of a Service is copied onto what is made of it.
 func (in *inputs) copiesKey(key string) bool {
-	return !isReservedKey(key) && !excluded(controllerKeys, key) && !excluded(in.options.Exclude, key)
+	return mayBeCopied(key) && !excluded(in.options.Exclude, key)
 }
+
+// mayBeCopied reports whether a label or annotation is copied unless an option excludes it.
+func mayBeCopied(key string) bool { return !isReservedKey(key) && !excluded(controllerKeys, key) }
 
 // copyLabels returns the labels that are copied from a Service; l is nil for one of the local cluster.
 func (in *inputs) copyLabels(l *link, svc *corev1.Service) map[string]string {

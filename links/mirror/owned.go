@@ -54,23 +54,56 @@ func (s fieldSet) contains(path ...string) bool {
 	return true
 }
 
-// ownEntries returns the entries of managedFields of us, and of those who wrote an object as a mirror.
-func ownEntries(o metav1.Object) (kept []metav1.ManagedFieldsEntry) {
+// markField is the field that only those who write an object as a mirror own.
+var markField = metav1.NewFieldsV1(`{"f:metadata":{"f:labels":{"f:` + mirroredLabel + `":{}}}}`)
+
+// ownEntries returns what decides on writes of the entries of managedFields, if the object is ours: our own, and that
+// others have updated the object as a mirror. size is that of the text that it follows from, but for others' entries
+// that were read.
+func ownEntries(o metav1.Object) (kept []metav1.ManagedFieldsEntry, size int) {
 	if !isOurs(o) {
-		return nil
+		return nil, 0
 	}
+	isMarked := false
 	for _, e := range o.GetManagedFields() {
-		if e.Subresource == "" && (e.Manager == fieldManager || marksMirror(e)) {
-			e.Time = nil
-			kept = append(kept, e)
+		updates := e.Operation == metav1.ManagedFieldsOperationUpdate
+		switch {
+		case e.Subresource != "":
+		case e.Manager == fieldManager:
+			kept = append(kept, metav1.ManagedFieldsEntry{
+				Manager: e.Manager, Operation: e.Operation, FieldsV1: e.FieldsV1,
+			})
+			size += lengthOf(e)
+		case !updates || isMarked || !marksMirror(e):
+		default:
+			isMarked = true
+			kept = append(kept, metav1.ManagedFieldsEntry{
+				Manager: e.Manager, Operation: e.Operation, FieldsV1: markField,
+			})
 		}
 	}
-	return kept
+	return kept, size
 }
 
-// marksMirror reports whether a manager has made an object a mirror.
+func lengthOf(e metav1.ManagedFieldsEntry) int {
+	if e.FieldsV1 == nil {
+		return 0
+	}
+	return len(e.FieldsV1.GetRawBytes())
+}
+
+// marksMirror reports whether a manager has made an object a mirror. It reads that field alone: all of them may take
+// many times what their text does.
 func marksMirror(e metav1.ManagedFieldsEntry) bool {
-	return fieldsOf(e).contains("f:metadata", "f:labels", "f:"+mirroredLabel)
+	var fields struct {
+		Metadata struct {
+			Labels struct {
+				Mirrored *struct{} `json:"f:mirror.linkerd.io/mirrored-service"`
+			} `json:"f:labels"`
+		} `json:"f:metadata"`
+	}
+	return e.FieldsV1 != nil && json.Unmarshal(e.FieldsV1.GetRawBytes(), &fields) == nil &&
+		fields.Metadata.Labels.Mirrored != nil
 }
 
 // fieldsOf returns the fields of an entry; none if it is malformed.

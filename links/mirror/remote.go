@@ -63,39 +63,6 @@ func (r *remoteCluster) remoteServiceChanged(k api.Key) {
 	}
 }
 
-// trimLocal returns a Service of the local cluster without what no plan depends on. The object is not changed.
-func trimLocal(object any) (*corev1.Service, bool) {
-	svc, ok := trimService(object)
-	if ok {
-		svc.ManagedFields = ownEntries(object.(*corev1.Service))
-	}
-	return svc, ok
-}
-
-// trimService returns a Service without what no mirror is made of. The object is not changed.
-func trimService(object any) (*corev1.Service, bool) {
-	whole, ok := object.(*corev1.Service)
-	if !ok || whole.DeletionTimestamp != nil {
-		return nil, false
-	}
-	svc := new(*whole)
-	svc.ManagedFields, svc.OwnerReferences, svc.Finalizers = nil, nil, nil
-	svc.Status = corev1.ServiceStatus{}
-	return svc, true
-}
-
-// trimEndpoints returns Endpoints with those entries of managedFields only that decide what is written. The object
-// is not changed.
-func trimEndpoints(object any) (*endpoints, bool) {
-	whole, ok := object.(*endpoints)
-	if !ok {
-		return nil, false
-	}
-	e := new(*whole)
-	e.ManagedFields = ownEntries(whole)
-	return e, true
-}
-
 // Replace stores a complete listing. A Service that it lacks counts as absent, unless that would remove more
 // than half of the cluster's mirrors and memberships, and more than 3. Such a removal is held until every
 // listing of the next confirmAfter, and one after that, lack as many.

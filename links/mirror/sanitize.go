@@ -30,11 +30,12 @@ type remoteService struct {
 
 // newRemoteService makes a record of a Service of a linked cluster.
 func newRemoteService(object any) (*remoteService, bool) {
-	svc, ok := trimService(object)
-	if !ok || len(validation.IsDNS1123Label(svc.Name)) > 0 || len(validation.IsDNS1123Label(svc.Namespace)) > 0 {
-		return nil, false // no API server has such a Service
+	whole, ok := object.(*corev1.Service)
+	if !ok || whole.DeletionTimestamp != nil ||
+		len(validation.IsDNS1123Label(whole.Name)) > 0 || len(validation.IsDNS1123Label(whole.Namespace)) > 0 {
+		return nil, false // no API server has a Service of such a name
 	}
-	return sanitize(svc), true
+	return sanitize(trimService(whole)), true
 }
 
 // sanitize removes invalid parts from svc, whose fields it sets; what they refer to stays as it is.

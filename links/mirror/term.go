@@ -77,7 +77,8 @@ func (k queueKey) ref() federation.Ref {
 // mu guards the maps below it. It is a leaf but for the index of results, which has a lock of its own: no API server,
 // queue, log, record store or budget is called under it. remoteEndpoints, budget, permissions and observedLeases have
 // locks of their own. The last three call nothing under them; remoteEndpoints reads a Snapshot, under the locks of the
-// Loop and of the Store. Each permission has another one, which is held while its access review is sent: the other
+// Loop and of the Store; indexing, under which a record is read and indexed, comes before the locks of both. Each
+// permission has another one, which is held while its access review is sent: the other
 // workers wait for the same answer.
 type term struct {
 	*Mirror
@@ -94,7 +95,8 @@ type term struct {
 	budget          *budget
 	paces           *paces
 	remoteEndpoints remoteEndpoints
-	byCluster       index[string]         // Services of the local cluster
+	indexing        sync.Mutex            // a record is read and indexed at once
+	byCluster       index[string]         // Services of the local cluster, see indexClusters
 	byParent        index[api.Key]        // mirrors of endpoints, by the headless mirror that lists them
 	linkSet         watch.Value[*linkSet] // stored by a linkFollower
 	ready           chan struct{}         // see above; closed once
@@ -161,6 +163,9 @@ func (t *term) beginWriting() {
 	if !t.namespaces.HasSynced() {
 		t.log.Info("Namespaces cannot be listed: a missing one is found when a write into it fails")
 	}
+	for _, k := range t.services.Keys() {
+		t.indexClusters(k) // which are linked was not known before
+	}
 	close(t.ready)
 	t.setLocalRefusal("")
 	t.enqueueNames("")
@@ -209,7 +214,7 @@ func (t *term) enqueueCluster(name string) {
 			t.enqueueRemote(name, k)
 		}
 	}
-	t.enqueue(t.byCluster.dependents(name)...)
+	t.enqueue(t.dependentsOf(name)...)
 	now, _ := t.linkSet.Load()
 	if l := now.linkOf(name); l != nil {
 		t.enqueue(probeService(l))
@@ -334,9 +339,7 @@ func (t *term) gateway(cluster string) gatewayState {
 
 func (t *term) hasAddresses(k api.Key) bool {
 	e, found := t.endpoints.Get(k)
-	return found && slices.ContainsFunc(e.Subsets, func(s endpointSubset) bool {
-		return len(s.Addresses)+len(s.NotReadyAddresses) > 0
-	})
+	return found && slices.ContainsFunc(e.Subsets, hasAddresses)
 }
 
 func (t *term) gatewayOf(cluster string) *gateway {
