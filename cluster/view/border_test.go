@@ -114,8 +114,29 @@ func TestBorder(t *testing.T) {
 			left: "the owner: its kind", also: ownsItself,
 		},
 		"an owner's kind that is another label": {
-			do: func(w *world) { w.pod.OwnerReferences[0].Kind = "Namespace" }, left: "no label for its kind",
-			also: ownsItself,
+			do: func(w *world) { w.pod.OwnerReferences[0].Kind = "Namespace" }, also: ownsItself,
+		},
+		"an owner that is a custom resource": {
+			do: func(w *world) { w.pod.OwnerReferences[0].Kind = "Cluster" }, also: ownsItself,
+		},
+		"an owner's kind with a dash and a digit": {
+			do: func(w *world) { w.pod.OwnerReferences[0].Kind = "My-Set2" }, also: ownsItself,
+		},
+		"an owner that is a custom resource, and its name": {
+			do: func(w *world) {
+				w.pod.OwnerReferences[0].Kind, w.pod.OwnerReferences[0].Name = "Cluster", bad
+			}, left: "the owner: its name", also: ownsItself,
+		},
+		"an owner's kind that is none": {
+			do:   func(w *world) { w.pod.OwnerReferences[0].Kind = "Two Words" },
+			left: "no name of a kind", also: ownsItself,
+		},
+		"an owner's kind with a dot": {
+			do:   func(w *world) { w.pod.OwnerReferences[0].Kind = "apps/v1.Set" },
+			left: "no name of a kind", also: ownsItself,
+		},
+		"an owner without a kind": {
+			do: func(w *world) { w.pod.OwnerReferences[0].Kind = "" }, left: "no name of a kind", also: ownsItself,
 		},
 		"the owner of the owner": {do: func(w *world) {
 			w.owner.OwnerReferences = []metav1.OwnerReference{{Kind: "a=\"\"} 1\nb{", Name: "x"}}

@@ -11,6 +11,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/fingerpost/fingerpost/cluster/api"
 	"github.com/fingerpost/fingerpost/cluster/linkerd"
@@ -51,7 +52,8 @@ const (
 // replicaSetOwners are the kinds that count as owners of a ReplicaSet.
 var replicaSetOwners = []string{"job", "statefulset", "daemonset", "deployment"}
 
-// owner is the one controller that an object has, of federation.OwnerKinds; zero if it has none, or several.
+// owner is the one controller that an object has, of federation.OwnerKinds; zero if it has none, or several, or one of
+// another kind, such as a custom resource: metrics have no label for that, and nothing is wrong with it.
 type owner struct{ kind, name string }
 
 // refIn returns the reference to an owner that is a ReplicaSet or a Job.
@@ -73,11 +75,13 @@ func newOwner(refs []metav1.OwnerReference, out *omissions) owner {
 		return owner{}
 	}
 	kind := strings.ToLower(ref.Kind)
-	if !slices.Contains(federation.OwnerKinds, kind) {
-		out.addf("the owner: metrics have no label for its kind %s", ref.Kind)
-		return owner{}
+	switch {
+	case slices.Contains(federation.OwnerKinds, kind):
+		return owner{kind, ref.Name}
+	case len(validation.IsDNS1035Label(kind)) > 0: // of a custom resource API servers ask for as much
+		out.addf("the owner: %s is no name of a kind", ref.Kind)
 	}
-	return owner{kind, ref.Name}
+	return owner{}
 }
 
 // podRecord is what is kept of a Pod, or of an ExternalWorkload.
