@@ -90,6 +90,17 @@ func (p *Pace[K]) Drop(k K) {
 	p.drop(k)
 }
 
+// DropFunc takes the keys that match out of their lines. It looks at all of them.
+func (p *Pace[K]) DropFunc(match func(K) bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for k := range p.causeOf {
+		if match(k) {
+			p.drop(k)
+		}
+	}
+}
+
 // Waiting returns how many keys are in line for a cause.
 func (p *Pace[K]) Waiting(cause string) int {
 	p.mu.Lock()

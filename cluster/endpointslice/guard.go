@@ -3,6 +3,7 @@ package endpointslice
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"time"
 
@@ -10,6 +11,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
 
+	"github.com/fingerpost/fingerpost/cluster/apply"
 	"github.com/fingerpost/fingerpost/federation/policy"
 )
 
@@ -117,10 +119,10 @@ func (t *sliceWriter) heldOf(source string) (held int) {
 type confirmFunc func(ctx context.Context, now *corev1.Service, source string, gone addresses) error
 
 // confirm reads again whether addresses of a source are gone from a Service. It returns errUnconfirmed if they are
-// not, or errBusy if too many confirmations run.
+// not, or a Retry if too many confirmations run.
 func (t *sliceWriter) confirm(ctx context.Context, k key, source string, gone addresses, read confirmFunc) error {
 	if !t.beginConfirmation(source) {
-		return errBusy
+		return &apply.Retry{After: confirmTimeout/2 + rand.N(confirmTimeout), Err: errBusy}
 	}
 	defer t.endConfirmation(source)
 	ctx, cancel := context.WithTimeout(ctx, confirmTimeout)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"maps"
-	"math/rand/v2"
 	"slices"
 	"sync"
 	"time"
@@ -43,6 +42,7 @@ const (
 //	  apply <-------------------- confirmed
 //	    |
 //	    +--> some requests failed ----------------------------> retried
+//	    +--> creations have no turn yet (pace.go) -------------> retried when they do
 //	    v
 //	 written, at rest
 //
@@ -72,6 +72,7 @@ type sliceWriter struct {
 	managedBy string
 	content   content
 	loop      *apply.Loop[key]
+	paces     paces
 	tracker   *endpointsliceutil.EndpointSliceTracker // knows which of our own writes the watch has not shown yet
 
 	services *api.Informer[*serviceRecord]
@@ -113,7 +114,7 @@ func newSliceWriter(
 	background ...func(context.Context),
 ) *sliceWriter {
 	t := &sliceWriter{
-		Target: target, writer: w, managedBy: managedBy,
+		Target: target, writer: w, managedBy: managedBy, paces: newPaces(),
 		tracker:        endpointsliceutil.NewEndpointSliceTracker(),
 		servicesIn:     map[string]map[string]*serviceRecord{},
 		slicesOf:       map[key]map[string]*discoveryv1.EndpointSlice{},
@@ -255,6 +256,7 @@ func (t *sliceWriter) reconcileService(ctx context.Context, k key) error {
 	t.mu.Unlock()
 	if svc == nil {
 		t.tracker.DeleteService(k.Namespace, k.Name)
+		t.paces.dropOthers(k, nil)
 		t.content.applied(k, nil)
 		return nil // Kubernetes deletes its slices
 	}
@@ -323,11 +325,13 @@ func (t *sliceWriter) reconcileSources(
 	for _, p := range all {
 		leftOut[p.source] = p.leftOut
 	}
+	t.paces.dropOthers(svc.key, leftOut)
+
 	var failed []error
-	busy := false
+	var later *apply.Retry // for what waits
 	var undivided map[string][]*group // once something that is to be added is lacking
 	for i, p := range all {
-		if i == len(plans) && d.undivided != nil && (busy || len(failed) > 0) {
+		if i == len(plans) && d.undivided != nil && (later != nil || len(failed) > 0) {
 			undivided = bySource(d.undivided())
 		}
 		if undivided != nil {
@@ -336,8 +340,10 @@ func (t *sliceWriter) reconcileSources(
 		}
 		leftOut[p.source] = p.leftOut
 		err := t.reconcileSource(ctx, svc, p, d.confirm)
-		if errors.Is(err, errBusy) {
-			busy = true
+		if retry, waits := errors.AsType[*apply.Retry](err); waits {
+			if later == nil || retry.After < later.After {
+				later = retry
+			}
 			continue
 		}
 		if err != nil {
@@ -348,15 +354,16 @@ func (t *sliceWriter) reconcileSources(
 		}
 	}
 	t.content.applied(svc.key, leftOut)
-	if err := errors.Join(failed...); err != nil || !busy {
+	if err := errors.Join(failed...); err != nil || later == nil {
 		return err
 	}
-	return &apply.Retry{After: confirmTimeout/2 + rand.N(confirmTimeout), Err: errBusy}
+	return later
 }
 
 // reconcileSource carries out the plan of one source cluster, if that need not be confirmed, or is.
 func (t *sliceWriter) reconcileSource(ctx context.Context, svc *serviceRecord, p sourcePlan, read confirmFunc) error {
 	if p.empty() {
+		t.paces.drop(turn{svc.key, p.source})
 		return nil
 	}
 	if gone := removals(p.have, p.groups); t.exceedsGuard(p.source, gone, p.have) {
@@ -364,5 +371,5 @@ func (t *sliceWriter) reconcileSource(ctx context.Context, svc *serviceRecord, p
 			return err
 		}
 	}
-	return t.applyPlan(ctx, svc, p.slicePlan)
+	return t.applyInTurn(ctx, svc, p)
 }
