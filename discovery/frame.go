@@ -42,11 +42,11 @@ const (
 	Add       Kind = "add"
 	Remove    Kind = "remove"
 	NoEntries Kind = "no_endpoints"
-	Heartbeat Kind = "heartbeat"
+	Beat      Kind = "heartbeat"
 	Profile   Kind = "profile"
 )
 
-var kinds = []Kind{Add, Remove, NoEntries, Heartbeat, Profile}
+var kinds = []Kind{Add, Remove, NoEntries, Beat, Profile}
 
 // codec is grpc's own for protobuf, which lets Frames pass untouched.
 type codec struct{ encoding.CodecV2 }

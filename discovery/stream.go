@@ -59,6 +59,10 @@ type Stream struct {
 
 	messages []any // that were launched: Frames, and flights of those that count; the array is used again
 
+	heartbeat Heartbeat
+	beat      time.Time // when the heartbeat is due
+	answered  bool      // something else was sent
+
 	end    time.Time // when the stream ends by itself; zero for never
 	drains bool      // end is within the server's drain
 }
@@ -102,8 +106,8 @@ func (s *Stream) Close() {
 // Bell is what wakes the stream from Wait. It is added to all that the stream's messages depend on.
 func (s *Stream) Bell() *watch.Bell { return s.state.alarm.Bell }
 
-// Wait returns when the Bell has rung, or something is due. It returns an error if the stream has ended.
-func (s *Stream) Wait() error {
+// wait returns when the Bell has rung, or something is due. It returns an error if the stream has ended.
+func (s *Stream) wait() error {
 	ctx := s.sink.Context()
 	select {
 	case <-s.state.alarm.Rung():
@@ -113,18 +117,40 @@ func (s *Stream) Wait() error {
 	}
 }
 
-// WakeBy makes Wait return at t at the latest; the zero time changes nothing.
+// WakeBy makes Run call its step at t at the latest; the zero time changes nothing.
 func (s *Stream) WakeBy(now, t time.Time) { s.state.alarm.by(now, t) }
 
-// Over reports whether the stream should end with OK, because it is old or the server drains: its client opens another
-// one at another replica. If not, the stream is woken when Over should be called again.
-func (s *Stream) Over(now time.Time) bool {
+// Run is the whole life of a stream: step sends what the client does not have yet, and Run waits for the Bell and calls
+// it again. It returns nil when the stream should end with OK.
+func (s *Stream) Run(step func(now time.Time) error) error {
+	for {
+		now := time.Now()
+		if s.over(now) {
+			return nil
+		}
+
+		if err := step(now); err != nil {
+			return err
+		}
+		if err := s.beatIfDue(now); err != nil {
+			return err
+		}
+		if err := s.wait(); err != nil {
+			return err
+		}
+	}
+}
+
+// over reports whether the stream should end with OK, because it is old or the server drains: its client opens another
+// one at another replica. If not, the stream is woken when over should be called again.
+func (s *Stream) over(now time.Time) bool {
 	if d := s.engine.draining.Load(); d != nil && !s.drains {
 		s.drains = true
 		if end := d.endTime(); s.end.IsZero() || end.Before(s.end) {
 			s.end = end
 		}
 	}
+
 	if !s.end.IsZero() && !now.Before(s.end) {
 		return true
 	}
@@ -159,12 +185,13 @@ func (s *Stream) Room(now time.Time) bool {
 
 // Send sends frames, one after the other. It blocks while the client's windows are full.
 func (s *Stream) Send(frames ...*Frame) error {
-	s.launch(frames)
-	return s.deliver(frames)
+	s.Launch(frames)
+	return s.Deliver(frames)
 }
 
-// launch counts frames as in flight; deliver, which follows, sends them.
-func (s *Stream) launch(frames []*Frame) {
+// Launch is the first half of Send, which counts frames as in flight; Deliver, which follows, is the other one. A first
+// answer is launched before its Turn ends: the next one finds it counted.
+func (s *Stream) Launch(frames []*Frame) {
 	s.messages = s.messages[:0]
 	for _, f := range frames {
 		s.messages = append(s.messages, f)
@@ -174,8 +201,21 @@ func (s *Stream) launch(frames []*Frame) {
 	}
 }
 
-// deliver sends frames that were launched.
-func (s *Stream) deliver(frames []*Frame) error {
+// Deliver sends frames that were launched.
+func (s *Stream) Deliver(frames []*Frame) error {
+	if len(frames) == 0 {
+		return nil
+	}
+	if err := s.sendAll(frames); err != nil {
+		return err
+	}
+	s.answered = true
+	s.delayBeat()
+	return nil
+}
+
+// sendAll sends frames that were launched.
+func (s *Stream) sendAll(frames []*Frame) error {
 	defer clear(s.messages) // an idle stream holds on to none
 	for i, f := range frames {
 		if err := s.sendOne(f, s.messages[i]); err != nil {
@@ -203,17 +243,124 @@ func (s *Stream) sendOne(f *Frame, message any) error {
 	return nil
 }
 
+// A Heartbeat is what a client is sent while there is nothing else to send, so that it does not give the stream up.
+type Heartbeat struct {
+	Frame *Frame        // nil for none
+	First time.Duration // how long nothing was sent, before the first message that is no heartbeat
+	Idle  time.Duration // and after it, give or take a tenth
+}
+
+// SetHeartbeat has a heartbeat sent by Run when it is due. Nothing was sent on the stream yet.
+func (s *Stream) SetHeartbeat(h Heartbeat) {
+	s.heartbeat = h
+	s.beat = s.state.opened.Add(h.First)
+	if soon := time.Now().Add(2 * newServiceGrace); s.beat.Before(soon) {
+		s.beat = soon // a stream that had to wait to be admitted may have its answer before
+	}
+}
+
+// beatIfDue sends a heartbeat if one is due.
+func (s *Stream) beatIfDue(now time.Time) error {
+	if s.heartbeat.Frame == nil {
+		return nil
+	}
+	if !now.Before(s.beat) {
+		if err := s.sendHeartbeat(now); err != nil {
+			return err
+		}
+	}
+	s.WakeBy(now, s.beat)
+	return nil
+}
+
+// beatEarly sends, before a stream waits for its turn, the heartbeat that is due in the first half of that wait. While
+// it waits it sends nothing, and the client may have had no message for some time already.
+func (s *Stream) beatEarly() error {
+	now, half := time.Now(), s.engine.config.Admission.Patience/2
+	if s.heartbeat.Frame == nil || now.Add(half).Before(s.beat) {
+		return nil
+	}
+	return s.sendHeartbeat(now)
+}
+
+// sendHeartbeat sends a heartbeat, and sets when the next one is due.
+func (s *Stream) sendHeartbeat(now time.Time) error {
+	frames := []*Frame{s.heartbeat.Frame}
+	s.Launch(frames)
+	if err := s.sendAll(frames); err != nil {
+		return err
+	}
+
+	s.beat = now.Add(s.heartbeat.First)
+	if s.answered {
+		s.delayBeat()
+	}
+	return nil
+}
+
+// delayBeat has the next heartbeat sent after the pause of a stream that has been answered. The pause begins when the
+// last message was sent, which may be long after the stream has looked at the time.
+func (s *Stream) delayBeat() { s.beat = s.state.at.Add(Jitter(s.heartbeat.Idle)) }
+
+// A Turn is when the first answers of one message are made. It ends with Release, whatever happens meanwhile.
+type Turn struct {
+	stream   *Stream
+	now      time.Time
+	large    bool   // it is one for large answers
+	released func() // gives it back; nil if it was not needed yet
+}
+
+// Turn returns a Turn that waits for nothing until something is to be made in it.
+func (s *Stream) Turn(now time.Time) Turn { return Turn{stream: s, now: now} }
+
+// Take waits until a first answer may be made, of a size in addresses or what takes as long, and charges the connection
+// for it. It reports false if there is no room within the bounds on bytes in flight: the stream is woken when it should
+// try again.
+func (t *Turn) Take(size int) (taken bool, err error) {
+	s := t.stream
+	if !s.Room(t.now) {
+		return false, nil
+	}
+
+	if large := size >= largeAnswer; t.released == nil || large && !t.large {
+		done, err := s.engine.admission.turn(s.sink.Context(), s.connection, large, s.beatEarly)
+		if err != nil {
+			return false, err
+		}
+		t.add(done, large)
+	}
+
+	if !s.Room(t.now) { // any more
+		return false, nil
+	}
+	s.connection.pay(size)
+	return true, nil
+}
+
+// add adds a turn that was waited for. One for a small answer is kept beside one for a large one.
+func (t *Turn) add(done func(), large bool) {
+	before := t.released
+	t.large, t.released = large, done
+	if before != nil {
+		t.released = func() { done(); before() }
+	}
+}
+
+// Release ends the turn.
+func (t *Turn) Release() {
+	if t.released != nil {
+		t.released()
+	}
+}
+
 // A Protocol is how Serve sends the Answers of a Query.
 type Protocol struct {
 	Encoder Encoder
 	// Reject returns the error that ends the stream, if the client gets one for an Answer; first is whether
 	// it was sent nothing yet. An Answer that is Rejected is not sent where Reject returns no error: the
 	// client keeps what it holds.
-	Reject func(a *federation.Answer, first bool) error
-	// Heartbeat is sent when nothing else was for FirstBeat, before the first answer, and for IdleBeat
-	// after it; nil for none.
-	Heartbeat           *Frame
-	FirstBeat, IdleBeat time.Duration
+	Reject    func(a *federation.Answer, first bool) error
+	Heartbeat Heartbeat
 }
 
 // serving is a Stream while it sends the Answers of a Query. The one that the client has is state.answer.
@@ -221,76 +368,18 @@ type serving struct {
 	*Stream
 	protocol     Protocol
 	subscription *Subscription
-	beat         time.Time // when a heartbeat is due
 }
 
 // Serve is the whole life of a stream that was opened with a Query: load the newest Answer, send the update
 // from the one that was sent last, wait for the Bell. It returns nil when the stream should end with OK.
 func (s *Stream) Serve(p Protocol) error {
 	subscription := s.engine.Subscribe(*s.state.query, s.state.client, s.Bell())
+	defer subscription.Close()
+	s.state.subscription.Store(subscription)
+	s.SetHeartbeat(p.Heartbeat)
 	v := serving{Stream: s, protocol: p, subscription: subscription}
-	defer v.subscription.Close()
-	s.state.subscription.Store(v.subscription)
-	v.beat = s.state.opened.Add(p.FirstBeat)
-	if soon := time.Now().Add(2 * newServiceGrace); v.beat.Before(soon) {
-		v.beat = soon // a stream that had to wait to be admitted may have its answer before
-	}
-	for {
-		now := time.Now()
-		if s.Over(now) {
-			return nil
-		}
-		if err := v.update(now); err != nil {
-			return err
-		}
-		if err := v.heartbeat(now); err != nil {
-			return err
-		}
-		if err := s.Wait(); err != nil {
-			return err
-		}
-	}
+	return s.Run(v.update)
 }
-
-// heartbeat sends a heartbeat if one is due.
-func (v *serving) heartbeat(now time.Time) error {
-	if v.protocol.Heartbeat == nil {
-		return nil
-	}
-	if !now.Before(v.beat) {
-		if err := v.sendHeartbeat(now); err != nil {
-			return err
-		}
-	}
-	v.WakeBy(now, v.beat)
-	return nil
-}
-
-// beatEarly sends, before a stream waits for its turn, the heartbeat that is due in the first half of that wait. While
-// it waits it sends nothing, and the client may have had no message for some time already.
-func (v *serving) beatEarly() error {
-	now, half := time.Now(), v.engine.config.Admission.Patience/2
-	if v.protocol.Heartbeat == nil || now.Add(half).Before(v.beat) {
-		return nil
-	}
-	return v.sendHeartbeat(now)
-}
-
-// sendHeartbeat sends a heartbeat, and sets when the next one is due.
-func (v *serving) sendHeartbeat(now time.Time) error {
-	if err := v.Send(v.protocol.Heartbeat); err != nil {
-		return err
-	}
-	v.beat = now.Add(v.protocol.FirstBeat)
-	if v.state.answer.Load() != nil {
-		v.delayBeat()
-	}
-	return nil
-}
-
-// delayBeat has the next heartbeat sent after the pause of a stream that has been answered. The pause begins when the
-// last message was sent, which may be long after the stream has looked at the time.
-func (v *serving) delayBeat() { v.beat = v.state.at.Add(Jitter(v.protocol.IdleBeat)) }
 
 // update sends what the client does not have yet.
 func (v *serving) update(now time.Time) error {
@@ -302,12 +391,10 @@ func (v *serving) update(now time.Time) error {
 	if last == nil {
 		v.engine.metrics.firstAnswer.Observe(time.Since(v.state.opened).Seconds())
 	}
-	if len(frames) > 0 {
-		if err := v.deliver(frames); err != nil {
-			return err
-		}
-		v.delayBeat()
+	if err := v.Deliver(frames); err != nil {
+		return err
 	}
+
 	if last != nil && answer.State == federation.Unknown { // no news of the Service: to the client it is as it was
 		held := *answer
 		held.State = last.State
@@ -322,51 +409,46 @@ func (v *serving) update(now time.Time) error {
 // nil if there is none to send.
 func (v *serving) prepare(now time.Time) (answer *federation.Answer, frames []*Frame, err error) {
 	last := v.state.answer.Load()
-	answer, release, err := v.loadAnswer(now)
-	defer release() // whatever an Encoder does; the next first answer finds in flight what this one sends
+	turn := v.Turn(now)
+	defer turn.Release() // whatever an Encoder does
+	answer, err = v.loadAnswer(now, &turn)
 	if err != nil || answer == nil {
 		return nil, nil, err
 	}
+
 	err = v.protocol.Reject(answer, last == nil)
 	if err != nil || answer.State == federation.Rejected {
 		v.state.version.Store(answer.Version)
 		return nil, nil, err
 	}
+
 	frames = v.subscription.Update(v.protocol.Encoder, last, answer)
-	v.launch(frames)
+	v.Launch(frames)
 	return answer, frames, nil
 }
 
-// loadAnswer is Subscription.Load for a stream: a first answer waits for room, and for its turn, which
-// release ends. It is nil while there is none.
-func (v *serving) loadAnswer(now time.Time) (answer *federation.Answer, release func(), err error) {
-	release = func() {}
+// loadAnswer is Subscription.Load for a stream: a first answer waits for room, and for its turn. It is nil while there
+// is none.
+func (v *serving) loadAnswer(now time.Time, turn *Turn) (*federation.Answer, error) {
 	snapshot, _ := v.subscription.watch.Load()
 	if due := v.subscription.waitUntil(snapshot); due.After(now) {
 		v.WakeBy(now, due)
-		return nil, release, nil
+		return nil, nil
 	}
+
 	served := snapshot.View != nil && snapshot.Rejection() == federation.NotRejected
 	if v.state.answer.Load() == nil && served { // else it is an error, which needs neither
 		size := v.subscription.size(snapshot, v.protocol.Encoder)
 		v.state.selection.Store(v.subscription.selection)
-		if !v.Room(now) {
-			return nil, release, nil
+		if taken, err := turn.Take(size); err != nil || !taken {
+			return nil, err
 		}
-		done, err := v.engine.admission.turn(v.sink.Context(), v.connection, size >= largeAnswer, v.beatEarly)
-		if err != nil {
-			return nil, release, err
-		}
-		release = done
-		if !v.Room(now) { // any more
-			return nil, release, nil
-		}
-		v.connection.pay(size)
 	}
+
 	answer, due := v.subscription.Load(now)
 	v.state.selection.Store(v.subscription.selection)
 	v.WakeBy(now, due)
-	return answer, release, nil
+	return answer, nil
 }
 
 // Jitter returns a duration that differs from d by up to a tenth, so that what many streams do does not

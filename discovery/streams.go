@@ -69,8 +69,8 @@ func (s *streams) remove(st *streamState) {
 	s.closeIfNone()
 }
 
-// wakeAll wakes every stream, and returns a channel that is closed when none is open any more. Any number of callers may
-// wait for that.
+// wakeAll wakes every stream, and returns a channel that is closed when none is open any more. Any number of callers
+// may wait for that.
 func (s *streams) wakeAll() <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()

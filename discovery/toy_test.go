@@ -45,8 +45,8 @@ func (s *toy) Get(request *pb.GetDestination, sink pb.Destination_GetServer) err
 	stream := s.Open(sink, "Get", request.GetPath(), client, &q)
 	defer stream.Close()
 	return stream.Serve(Protocol{
-		Encoder: plain{q.Port}, Reject: rejection, Heartbeat: toyBeat, FirstBeat: 2 * time.Second,
-		IdleBeat: 4 * time.Minute,
+		Encoder: plain{q.Port}, Reject: rejection,
+		Heartbeat: Heartbeat{Frame: toyBeat, First: 2 * time.Second, Idle: 4 * time.Minute},
 	})
 }
 
@@ -122,7 +122,7 @@ func (p plain) Update(from, to *federation.Answer) (frames []*Frame, leftOut int
 	return frames, 0
 }
 
-var toyBeat = toyFrame(Heartbeat, &pb.Update{Update: &pb.Update_Add{Add: &pb.WeightedAddrSet{}}}, 0, 0)
+var toyBeat = toyFrame(Beat, &pb.Update{Update: &pb.Update_Add{Add: &pb.WeightedAddrSet{}}}, 0, 0)
 
 func toyFrame(kind Kind, u *pb.Update, adds, removes int) *Frame {
 	b, err := proto.Marshal(u)

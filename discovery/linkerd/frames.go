@@ -9,7 +9,7 @@ import (
 
 // Frames that are the same for every client.
 var (
-	heartbeatFrame = constant(discovery.Heartbeat, &pb.Update{Update: &pb.Update_Add{Add: &pb.WeightedAddrSet{}}})
+	heartbeatFrame = constant(discovery.Beat, &pb.Update{Update: &pb.Update_Add{Add: &pb.WeightedAddrSet{}}})
 	emptyFrame     = noEndpoints(true)
 	absentFrame    = noEndpoints(false)
 

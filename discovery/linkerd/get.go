@@ -31,7 +31,7 @@ func (s *Server) Get(request *pb.GetDestination, sink pb.Destination_GetServer) 
 	defer stream.Close()
 	return stream.Serve(discovery.Protocol{
 		Encoder: encoder{config: &s.config, port: asked.Port}, Reject: reject,
-		Heartbeat: heartbeatFrame, FirstBeat: firstHeartbeat, IdleBeat: idleHeartbeat,
+		Heartbeat: discovery.Heartbeat{Frame: heartbeatFrame, First: firstHeartbeat, Idle: idleHeartbeat},
 	})
 }
 

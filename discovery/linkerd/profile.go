@@ -49,7 +49,7 @@ func (s *Server) GetProfile(request *pb.GetDestination, sink pb.Destination_GetP
 	}
 	l := s.newProfileStream(request.GetPath(), asked, client, sink)
 	defer l.close()
-	return l.run()
+	return l.Run(l.step)
 }
 
 func (s *Server) newProfileStream(
@@ -78,32 +78,24 @@ func (l *profileStream) close() {
 	l.Close()
 }
 
-// run is the whole life of the stream: make the newest answer, send it if it differs from the one
-// before, wait for the Bell.
-func (l *profileStream) run() error {
-	for {
-		now := time.Now()
-		if l.Over(now) {
-			return nil
+// step makes the newest answer, and sends it if it differs from the one before.
+func (l *profileStream) step(now time.Time) error {
+	next := l.last
+	if next != nil || l.Room(now) {
+		newest, err := l.answer(now)
+		if err != nil {
+			return err
 		}
-		next := l.last
-		if next != nil || l.Room(now) {
-			newest, err := l.answer(now)
-			if err != nil {
-				return err
-			}
-			next = cmp.Or(newest, next)
-		}
-		if next != nil {
-			if err := l.update(next, now); err != nil {
-				return err
-			}
-		}
-		l.WakeBy(now, l.beat)
-		if err := l.Wait(); err != nil {
+		next = cmp.Or(newest, next)
+	}
+
+	if next != nil {
+		if err := l.update(next, now); err != nil {
 			return err
 		}
 	}
+	l.WakeBy(now, l.beat)
+	return nil
 }
 
 // update sends a profile if the client does not have it, or a heartbeat is due.
