@@ -4,8 +4,8 @@
 //
 //	Store --Snapshot--> selection --Selection--> placeAnswers --Answer--> updates --Frame--> Streams
 //
-// A stream is one goroutine and one loop ([Stream.Serve]): load the newest Answer, send the update from
-// the one that was sent last, wait for the Bell. There is no queue: HTTP/2 flow control is the
+// A stream is one goroutine and one loop ([Stream.Run]): load the newest Answer of each of its Feeds, send the
+// update from the one that was sent last, wait for the Bell. There is no queue: HTTP/2 flow control is the
 // back-pressure, and a client that is slow skips versions and ends with the same set. It is never cut
 // off for being slow. Everything that a stream sends follows from one Answer, so no message mixes two
 // versions.

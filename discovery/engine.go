@@ -52,6 +52,7 @@ type Engine struct {
 	cache      *updateCache
 	selections *selections
 	streams    streams
+	feeds      feeds
 	services   *serviceMetrics
 	metrics    streamMetrics
 	collectors metricList

@@ -37,10 +37,9 @@ type address struct {
 func (l lines) serve(ctx context.Context, service, node string, port uint16, write func(line []byte)) error {
 	namespace, name, _ := strings.Cut(service, "/")
 	query := discovery.Query{Service: federation.Service{Namespace: namespace, Name: name}, Port: port}
-	client := discovery.Client{Node: node}
-	stream := l.engine.Open(sink{ctx, write}, "lines", service, client, &query)
+	stream := l.engine.Open(sink{ctx, write}, "lines", service, discovery.Client{Node: node})
 	defer stream.Close()
-	return stream.Serve(discovery.Protocol{Encoder: encoder{port}, Reject: reject})
+	return l.engine.Serve(stream, query, discovery.Protocol{Encoder: encoder{port}, Reject: reject})
 }
 
 // reject ends streams that begin with a Service that there is not, or that cannot be served.

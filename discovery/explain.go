@@ -113,15 +113,23 @@ func (e *Engine) addStreams(x *Explanation, q Query) (holders map[netip.AddrPort
 	if x.Client.Pod == "" {
 		return holders
 	}
-	for _, st := range e.streamsOf(x.Client.Namespace, x.Client.Pod) {
-		x.Client.Node = cmp.Or(x.Client.Node, st.Node)
-		if st.query == nil || *st.query != q {
+
+	all := e.feeds.byStream()
+	for _, st := range e.streams.oldestFirst() {
+		if st.client.Pod != x.Client.Pod || st.client.Namespace != x.Client.Namespace {
 			continue
 		}
-		for _, addr := range st.Holds {
-			holders[addr] = append(holders[addr], st.ID)
+		x.Client.Node = cmp.Or(x.Client.Node, st.client.Node)
+
+		of := slices.DeleteFunc(all[st], func(f *Feed) bool { return f.query != q })
+		if len(of) == 0 {
+			continue
 		}
-		x.Streams = append(x.Streams, st)
+		status := st.statusWithHolds(of)
+		for _, addr := range status.Holds {
+			holders[addr] = append(holders[addr], status.ID)
+		}
+		x.Streams = append(x.Streams, status)
 	}
 	return holders
 }

@@ -263,20 +263,16 @@ func (c *countedShares) update(snapshot *federation.Snapshot, made *federation.S
 	return c.all
 }
 
-// groups returns the streams whose selection has been brought to a Snapshot.
+// groups returns the Feeds whose selection has been brought to a Snapshot.
 func (c *serviceMetrics) groups() streamGroups {
 	all := streamGroups{}
-	for _, st := range c.engine.streams.states() {
-		on := st.selection.Load()
+	for _, f := range c.engine.feeds.list() {
+		on := f.selection.Load()
 		if on == nil {
 			continue
 		}
-		node := ""
-		if c.engine.config.DetailedMetrics {
-			if _, known := c.engine.store.Nodes().Get(st.client.Node); known {
-				node = st.client.Node
-			}
-		}
+
+		node := c.nodeLabel(f)
 		byNode := all[on]
 		if byNode == nil {
 			byNode = map[string]*streamGroup{}
@@ -287,16 +283,29 @@ func (c *serviceMetrics) groups() streamGroups {
 			in = &streamGroup{}
 			byNode[node] = in
 		}
+
 		in.streams++
-		if holds := st.holds(); holds.Len() > in.holds.Len() {
-			in.holds = holds
+		if held := f.held(); held.Len() > in.holds.Len() {
+			in.holds = held
 		}
 	}
+
 	maps.DeleteFunc(all, func(on *selection, _ map[string]*streamGroup) bool {
 		snapshot, _ := on.current()
 		return snapshot == nil
 	})
 	return all
+}
+
+// nodeLabel returns the node of a Feed's client where that is a label, and else "".
+func (c *serviceMetrics) nodeLabel(f *Feed) string {
+	if !c.engine.config.DetailedMetrics {
+		return ""
+	}
+	if _, known := c.engine.store.Nodes().Get(f.client.Node); !known {
+		return ""
+	}
+	return f.client.Node
 }
 
 // chooseLabels decides which labels a selection has. It needs serviceMetrics.mu.

@@ -49,8 +49,9 @@ func (c Client) place(node federation.Node, known bool) federation.Place {
 	return federation.Place{Node: c.Node, Zone: node.Zone, Bucket: bucket, Sixteenth: node.Sixteenth}
 }
 
-// A Stream is one open stream of any protocol: it is listed in Streams, ends when it is old or the
-// server drains, and counts what it has in flight. It belongs to the goroutine that serves it.
+// A Stream is one open stream of any protocol, as transport: it is listed in Streams, ends when it is old or the server
+// drains, and counts what it has in flight. What is sent on it is a protocol's business; Answers of Queries are sent by
+// Feeds. It belongs to the goroutine that serves it.
 type Stream struct {
 	engine     *Engine
 	sink       Sink
@@ -68,12 +69,13 @@ type Stream struct {
 }
 
 // Open opens a stream, which ends with the context of its sink. method and path are what the client asked for, for
-// people; query is the Query that Serve answers, nil for a stream without one. The caller closes it.
-func (e *Engine) Open(sink Sink, method, path string, client Client, query *Query) *Stream {
+// people. The caller closes it.
+func (e *Engine) Open(sink Sink, method, path string, client Client) *Stream {
 	s := &Stream{
 		engine: e, sink: sink, connection: connectionOf(sink.Context()),
-		state: e.streams.add(openedAt(sink.Context()), method, path, peerOf(sink.Context()), client, query),
+		state: e.streams.add(openedAt(sink.Context()), method, path, peerOf(sink.Context()), client),
 	}
+
 	age := e.config.MaxStreamAge
 	if age <= 0 {
 		return s
@@ -351,104 +353,6 @@ func (t *Turn) Release() {
 	if t.released != nil {
 		t.released()
 	}
-}
-
-// A Protocol is how Serve sends the Answers of a Query.
-type Protocol struct {
-	Encoder Encoder
-	// Reject returns the error that ends the stream, if the client gets one for an Answer; first is whether
-	// it was sent nothing yet. An Answer that is Rejected is not sent where Reject returns no error: the
-	// client keeps what it holds.
-	Reject    func(a *federation.Answer, first bool) error
-	Heartbeat Heartbeat
-}
-
-// serving is a Stream while it sends the Answers of a Query. The one that the client has is state.answer.
-type serving struct {
-	*Stream
-	protocol     Protocol
-	subscription *Subscription
-}
-
-// Serve is the whole life of a stream that was opened with a Query: load the newest Answer, send the update
-// from the one that was sent last, wait for the Bell. It returns nil when the stream should end with OK.
-func (s *Stream) Serve(p Protocol) error {
-	subscription := s.engine.Subscribe(*s.state.query, s.state.client, s.Bell())
-	defer subscription.Close()
-	s.state.subscription.Store(subscription)
-	s.SetHeartbeat(p.Heartbeat)
-	v := serving{Stream: s, protocol: p, subscription: subscription}
-	return s.Run(v.update)
-}
-
-// update sends what the client does not have yet.
-func (v *serving) update(now time.Time) error {
-	last := v.state.answer.Load()
-	answer, frames, err := v.prepare(now)
-	if err != nil || answer == nil {
-		return err
-	}
-	if last == nil {
-		v.engine.metrics.firstAnswer.Observe(time.Since(v.state.opened).Seconds())
-	}
-	if err := v.Deliver(frames); err != nil {
-		return err
-	}
-
-	if last != nil && answer.State == federation.Unknown { // no news of the Service: to the client it is as it was
-		held := *answer
-		held.State = last.State
-		answer = &held
-	}
-	v.state.answer.Store(answer)
-	v.state.version.Store(answer.Version)
-	return nil
-}
-
-// prepare returns the newest Answer with the frames that bring the client to it, which it has launched. The Answer is
-// nil if there is none to send.
-func (v *serving) prepare(now time.Time) (answer *federation.Answer, frames []*Frame, err error) {
-	last := v.state.answer.Load()
-	turn := v.Turn(now)
-	defer turn.Release() // whatever an Encoder does
-	answer, err = v.loadAnswer(now, &turn)
-	if err != nil || answer == nil {
-		return nil, nil, err
-	}
-
-	err = v.protocol.Reject(answer, last == nil)
-	if err != nil || answer.State == federation.Rejected {
-		v.state.version.Store(answer.Version)
-		return nil, nil, err
-	}
-
-	frames = v.subscription.Update(v.protocol.Encoder, last, answer)
-	v.Launch(frames)
-	return answer, frames, nil
-}
-
-// loadAnswer is Subscription.Load for a stream: a first answer waits for room, and for its turn. It is nil while there
-// is none.
-func (v *serving) loadAnswer(now time.Time, turn *Turn) (*federation.Answer, error) {
-	snapshot, _ := v.subscription.watch.Load()
-	if due := v.subscription.waitUntil(snapshot); due.After(now) {
-		v.WakeBy(now, due)
-		return nil, nil
-	}
-
-	served := snapshot.View != nil && snapshot.Rejection() == federation.NotRejected
-	if v.state.answer.Load() == nil && served { // else it is an error, which needs neither
-		size := v.subscription.size(snapshot, v.protocol.Encoder)
-		v.state.selection.Store(v.subscription.selection)
-		if taken, err := turn.Take(size); err != nil || !taken {
-			return nil, err
-		}
-	}
-
-	answer, due := v.subscription.Load(now)
-	v.state.selection.Store(v.subscription.selection)
-	v.WakeBy(now, due)
-	return answer, nil
 }
 
 // Jitter returns a duration that differs from d by up to a tenth, so that what many streams do does not

@@ -9,7 +9,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/fingerpost/fingerpost/federation"
 	"github.com/fingerpost/fingerpost/federation/watch"
 )
 
@@ -27,15 +26,10 @@ type streamState struct {
 	method, path string
 	peer         string
 	client       Client
-	query        *Query // nil for a stream without one
 	opened       time.Time
 	alarm        alarm
 
-	subscription atomic.Pointer[Subscription]      // nil until it is open, and for a stream without a Query
-	selection    atomic.Pointer[selection]         // of the subscription; nil until the Service is known
-	answer       atomic.Pointer[federation.Answer] // that was sent, all of it; nil for none
-	version      atomic.Uint64                     // of the newest Snapshot of which there is nothing to send
-	sending      atomic.Int64                      // when the message under way was begun, in Unix ns; 0 for none
+	sending atomic.Int64 // when the message under way was begun, in Unix ns; 0 for none
 
 	mu       sync.Mutex // guards all below, which the stream's goroutine reads without
 	messages uint64
@@ -45,14 +39,13 @@ type streamState struct {
 	at       time.Time
 }
 
-func (s *streams) add(
-	opened time.Time, method, path, peer string, client Client, query *Query,
-) *streamState {
+func (s *streams) add(opened time.Time, method, path, peer string, client Client) *streamState {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	s.last++
 	st := &streamState{
-		id: s.last, method: method, path: path, peer: peer, client: client, query: query,
+		id: s.last, method: method, path: path, peer: peer, client: client,
 		opened: opened, alarm: alarm{Bell: watch.NewBell()},
 	}
 	if s.byID == nil {
@@ -95,16 +88,12 @@ func (s *streams) closeIfNone() {
 	}
 }
 
-// states returns every open stream, in no order.
-func (s *streams) states() []*streamState {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return slices.Collect(maps.Values(s.byID))
-}
-
 // oldestFirst returns every open stream.
 func (s *streams) oldestFirst() []*streamState {
-	all := s.states()
+	s.mu.Lock()
+	all := slices.Collect(maps.Values(s.byID))
+	s.mu.Unlock()
+
 	slices.SortFunc(all, func(a, b *streamState) int { return cmp.Compare(a.id, b.id) })
 	return all
 }
@@ -130,14 +119,6 @@ func (st *streamState) sent(f *Frame) {
 	st.kind, st.adds, st.removes, st.at = f.kind, f.adds, f.removes, time.Now()
 }
 
-// holds returns the addresses that the client holds.
-func (st *streamState) holds() *federation.Set {
-	if a := st.answer.Load(); a != nil {
-		return a.Set
-	}
-	return nil
-}
-
 // A StreamStatus is one open stream, and what was sent to it: not what would be sent now.
 type StreamStatus struct {
 	ID        uint64    `json:"id"`
@@ -157,11 +138,11 @@ type StreamStatus struct {
 
 	Holds []netip.AddrPort `json:"holds,omitempty"` // these; only where they were asked for
 
-	query *Query
+	queries []Query
 }
 
-// Query returns what the stream subscribes to; nil for nothing.
-func (s StreamStatus) Query() *Query { return s.query }
+// Queries returns what the stream has Feeds of.
+func (s StreamStatus) Queries() []Query { return s.queries }
 
 // LastSent is the last message of a stream.
 type LastSent struct {
@@ -179,10 +160,10 @@ type Lag struct {
 
 // Streams returns every open stream, the oldest first.
 func (e *Engine) Streams() []StreamStatus {
-	all := e.streams.oldestFirst()
+	all, of := e.streams.oldestFirst(), e.feeds.byStream()
 	statuses := make([]StreamStatus, len(all))
 	for i, st := range all {
-		statuses[i] = e.status(st)
+		statuses[i] = st.status(of[st])
 	}
 	return statuses
 }
@@ -193,60 +174,42 @@ func (e *Engine) Stream(id uint64) (StreamStatus, bool) {
 	if !found {
 		return StreamStatus{}, false
 	}
-	return e.statusWithHolds(st), true
+	return st.statusWithHolds(e.feeds.ofStream(st)), true
 }
 
-// streamsOf returns the open streams of a client, the oldest first, with the addresses that it holds.
-func (e *Engine) streamsOf(namespace, pod string) (all []StreamStatus) {
-	for _, st := range e.streams.oldestFirst() {
-		if st.client.Pod == pod && st.client.Namespace == namespace {
-			all = append(all, e.statusWithHolds(st))
+// status returns the status of a stream with some of its Feeds.
+func (st *streamState) status(of []*Feed) StreamStatus {
+	status := st.sentStatus()
+	var lag Lag
+	for _, f := range of {
+		status.queries = append(status.queries, f.query)
+		status.Addresses += f.held().Len()
+		f.behind(&lag)
+	}
+	if lag != (Lag{}) {
+		status.Behind = &lag
+	}
+	return status
+}
+
+func (st *streamState) statusWithHolds(of []*Feed) StreamStatus {
+	status := st.status(of)
+	for _, f := range of {
+		for c := range f.held().All() {
+			status.Holds = append(status.Holds, c.At(f.query.Port))
 		}
 	}
-	return all
-}
-
-func (e *Engine) statusWithHolds(st *streamState) StreamStatus {
-	status := e.status(st)
-	for c := range st.holds().All() {
-		status.Holds = append(status.Holds, c.At(st.query.Port))
-	}
 	return status
 }
 
-func (e *Engine) status(st *streamState) StreamStatus {
-	status := st.status()
-	status.Behind = e.behind(st)
-	return status
-}
-
-// behind returns what a stream was not sent yet; nil for nothing, and for a stream without a Query.
-func (e *Engine) behind(st *streamState) *Lag {
-	subscription, selection := st.subscription.Load(), st.selection.Load()
-	if subscription == nil || selection == nil {
-		return nil
-	}
-	snapshot, _ := subscription.watch.Load()
-	if snapshot.Version <= st.version.Load() {
-		return nil
-	}
-	snapshot, made := selection.advance(snapshot)
-	place := st.client.place(e.store.Nodes().Get(st.client.Node))
-	next := made.Answer(made.Reduce(place), st.answer.Load())
-	add, remove := federation.DiffAt(st.holds(), next.Set, st.query.Port)
-	if len(add)+len(remove) == 0 || snapshot.Version <= st.version.Load() {
-		return nil
-	}
-	return &Lag{Adds: len(add), Removes: len(remove)}
-}
-
-func (st *streamState) status() StreamStatus {
+// sentStatus returns the status of a stream without its Feeds.
+func (st *streamState) sentStatus() StreamStatus {
 	st.mu.Lock()
 	defer st.mu.Unlock()
+
 	status := StreamStatus{
 		ID: st.id, Method: st.method, Authority: st.path, Peer: st.peer, Opened: st.opened,
-		Namespace: st.client.Namespace, Node: st.client.Node, Pod: st.client.Pod,
-		Messages: st.messages, Addresses: st.holds().Len(), query: st.query,
+		Namespace: st.client.Namespace, Node: st.client.Node, Pod: st.client.Pod, Messages: st.messages,
 	}
 	if since := st.sending.Load(); since != 0 {
 		at := time.Unix(0, since)

@@ -212,9 +212,9 @@ func (p *placeAnswers) drop() {
 	p.of.all.cache.drop(p.updates)
 }
 
-// A Subscription is one client's interest in one Query. It belongs to one goroutine, but for its watch, which any
+// A subscription is one client's interest in one Query. It belongs to one goroutine, but for its watch, which any
 // may load.
-type Subscription struct {
+type subscription struct {
 	engine *Engine
 	query  Query
 	client Client
@@ -228,10 +228,10 @@ type Subscription struct {
 	answered  bool                                  // an Answer was loaded that can be sent
 }
 
-// Subscribe opens a Subscription for a client in this cluster. bell is rung whenever there
+// subscribe opens a subscription for a client in this cluster. bell is rung whenever there
 // may be a newer Answer. The caller closes it.
-func (e *Engine) Subscribe(q Query, client Client, bell *watch.Bell) *Subscription {
-	s := &Subscription{engine: e, query: q, client: client, opened: time.Now()}
+func (e *Engine) subscribe(q Query, client Client, bell *watch.Bell) subscription {
+	s := subscription{engine: e, query: q, client: client, opened: time.Now()}
 	s.watch = e.store.Watch(federation.Ref{Cluster: e.config.Cluster, Service: q.Service})
 	s.watch.Add(bell)
 	if client.Node != "" {
@@ -241,8 +241,8 @@ func (e *Engine) Subscribe(q Query, client Client, bell *watch.Bell) *Subscripti
 	return s
 }
 
-// Close ends the Subscription.
-func (s *Subscription) Close() {
+// close ends the subscription.
+func (s *subscription) close() {
 	if s.selection != nil {
 		s.selection.endStream(s.answers)
 	}
@@ -252,13 +252,13 @@ func (s *Subscription) Close() {
 	s.watch.Close()
 }
 
-// Load returns the newest Answer, or nil while the client should be sent none: it holds nothing, and a
+// load returns the newest Answer, or nil while the client should be sent none: it holds nothing, and a
 // cluster was never synced, or it has just asked for a Service that does not exist. due is when it should look
 // again if the bell does not ring before; zero for never.
 //
 // All of an Answer follows from one Snapshot: the one that is newest now, or a newer one that another
 // stream has brought the stages to meanwhile.
-func (s *Subscription) Load(now time.Time) (answer *federation.Answer, due time.Time) {
+func (s *subscription) load(now time.Time) (answer *federation.Answer, due time.Time) {
 	snapshot, _ := s.watch.Load()
 	place := s.place()
 	for {
@@ -286,7 +286,7 @@ func (s *Subscription) Load(now time.Time) (answer *federation.Answer, due time.
 }
 
 // place returns where the client runs.
-func (s *Subscription) place() federation.Place {
+func (s *subscription) place() federation.Place {
 	if s.node == nil {
 		return s.client.place(federation.Node{}, false)
 	}
@@ -296,7 +296,7 @@ func (s *Subscription) place() federation.Place {
 
 // waitUntil returns until when a client that holds nothing waits for clusters that were never synced, and for a Service
 // that does not exist.
-func (s *Subscription) waitUntil(snapshot *federation.Snapshot) time.Time {
+func (s *subscription) waitUntil(snapshot *federation.Snapshot) time.Time {
 	if s.answered {
 		return time.Time{}
 	}
@@ -310,7 +310,7 @@ func (s *Subscription) waitUntil(snapshot *federation.Snapshot) time.Time {
 }
 
 // acquire joins the selection for a Snapshot: which one it is depends on the ports that the Service declares.
-func (s *Subscription) acquire(snapshot *federation.Snapshot) {
+func (s *subscription) acquire(snapshot *federation.Snapshot) {
 	if s.selection != nil {
 		if s.isFor(snapshot) {
 			return
@@ -324,14 +324,14 @@ func (s *Subscription) acquire(snapshot *federation.Snapshot) {
 
 // isFor reports whether the selection is the one for a Snapshot. While there is no Service, it stays as
 // it is.
-func (s *Subscription) isFor(snapshot *federation.Snapshot) bool {
+func (s *subscription) isFor(snapshot *federation.Snapshot) bool {
 	return snapshot.View == nil || s.selection.Port == snapshot.Declared(s.query.Port)
 }
 
 // size returns for how many addresses, at most, there is something to do for a first answer. It is 0 if
 // another stream was sent the same bytes. Streams that ask for different undeclared ports share all but
 // those.
-func (s *Subscription) size(snapshot *federation.Snapshot, e Encoder) (n int) {
+func (s *subscription) size(snapshot *federation.Snapshot, e Encoder) (n int) {
 	s.acquire(snapshot)
 	if s.selection.hasFirst(s.place(), e) {
 		return 0
@@ -346,10 +346,10 @@ func (s *Subscription) size(snapshot *federation.Snapshot, e Encoder) (n int) {
 	return n
 }
 
-// Update returns the frames that bring a client from an Answer of this Subscription, nil for a client
+// update returns the frames that bring a client from an Answer of this subscription, nil for a client
 // that holds nothing, to the one that was loaded last. They are encoded once for all clients that go
 // the same way.
-func (s *Subscription) Update(e Encoder, from, to *federation.Answer) []*Frame {
+func (s *subscription) update(e Encoder, from, to *federation.Answer) []*Frame {
 	if from != nil && from.Set == to.Set && from.State == to.State {
 		return nil
 	}

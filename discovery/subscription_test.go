@@ -337,8 +337,8 @@ func TestSizeOfFirstAnswers(t *testing.T) {
 	})
 	s := unhurried(store)
 	size := func(port uint16) int {
-		subscription := s.Subscribe(Query{Service: streamtest.Web, Port: port}, Client{}, watch.NewBell())
-		defer subscription.Close()
+		subscription := s.subscribe(Query{Service: streamtest.Web, Port: port}, Client{}, watch.NewBell())
+		defer subscription.close()
 		snapshot, _ := subscription.watch.Load()
 		return subscription.size(snapshot, plain{port})
 	}
@@ -366,9 +366,9 @@ func TestBrokenEncoder(t *testing.T) {
 				t.Error("the Encoder did not panic")
 			}
 		}()
-		stream := s.Open(streamtest.NewCounter(t.Context()), "Get", streamtest.Path, Client{}, &query)
+		stream := s.Open(streamtest.NewCounter(t.Context()), "Get", streamtest.Path, Client{})
 		defer stream.Close()
-		_ = stream.Serve(Protocol{Encoder: broken{}, Reject: rejection})
+		_ = s.Serve(stream, query, Protocol{Encoder: broken{}, Reject: rejection})
 	}()
 	if n := len(s.admission.turns) + len(s.admission.large); n != 0 {
 		t.Errorf("%d turns are not given back", n)

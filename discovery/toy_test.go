@@ -41,13 +41,10 @@ func (s *toy) Get(request *pb.GetDestination, sink pb.Destination_GetServer) err
 	if err != nil {
 		return err
 	}
-	client := Client{Node: request.GetContextToken()}
-	stream := s.Open(sink, "Get", request.GetPath(), client, &q)
+	stream := s.Open(sink, "Get", request.GetPath(), Client{Node: request.GetContextToken()})
 	defer stream.Close()
-	return stream.Serve(Protocol{
-		Encoder: plain{q.Port}, Reject: rejection,
-		Heartbeat: Heartbeat{Frame: toyBeat, First: 2 * time.Second, Idle: 4 * time.Minute},
-	})
+	stream.SetHeartbeat(Heartbeat{Frame: toyBeat, First: 2 * time.Second, Idle: 4 * time.Minute})
+	return s.Serve(stream, q, Protocol{Encoder: plain{q.Port}, Reject: rejection})
 }
 
 func queryOf(path string) (Query, error) {

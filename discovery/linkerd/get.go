@@ -27,11 +27,11 @@ func (s *Server) Get(request *pb.GetDestination, sink pb.Destination_GetServer) 
 	if err != nil {
 		return err
 	}
-	stream := s.Open(sink, "Get", request.GetPath(), client, &asked)
+	stream := s.Open(sink, "Get", request.GetPath(), client)
 	defer stream.Close()
-	return stream.Serve(discovery.Protocol{
+	stream.SetHeartbeat(discovery.Heartbeat{Frame: heartbeatFrame, First: firstHeartbeat, Idle: idleHeartbeat})
+	return s.Serve(stream, asked, discovery.Protocol{
 		Encoder: encoder{config: &s.config, port: asked.Port}, Reject: reject,
-		Heartbeat: discovery.Heartbeat{Frame: heartbeatFrame, First: firstHeartbeat, Idle: idleHeartbeat},
 	})
 }
 

@@ -55,7 +55,7 @@ func (s *Server) GetProfile(request *pb.GetDestination, sink pb.Destination_GetP
 func (s *Server) newProfileStream(
 	path string, asked profileTarget, client discovery.Client, sink discovery.Sink,
 ) *profileStream {
-	stream := s.Open(sink, "GetProfile", path, client, nil)
+	stream := s.Open(sink, "GetProfile", path, client)
 	l := &profileStream{Stream: stream, server: s, client: client, asked: asked}
 	store, bell := s.Store(), l.Bell()
 	l.home = store.Watch(federation.Ref{Cluster: s.config.Cluster})

@@ -77,8 +77,12 @@ type ProblemsPage []ServiceProblem
 func countStreams(all []discovery.StreamStatus) map[federation.Service]int {
 	streams := map[federation.Service]int{}
 	for _, stream := range all {
-		if q := stream.Query(); q != nil {
-			streams[q.Service]++
+		services := map[federation.Service]bool{}
+		for _, q := range stream.Queries() {
+			services[q.Service] = true
+		}
+		for service := range services {
+			streams[service]++
 		}
 	}
 	return streams

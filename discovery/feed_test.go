@@ -1,0 +1,108 @@
+package discovery
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/fingerpost/fingerpost/discovery/streamtest"
+	"github.com/fingerpost/fingerpost/federation"
+)
+
+// bundle is a protocol of which a stream has a Feed for each of several Services.
+type bundle struct{ *Engine }
+
+// serve makes all that is due in one turn, and sends it.
+func (b bundle) serve(sink Sink, client Client, queries ...Query) error {
+	stream := b.Open(sink, "bundle", "", client)
+	defer stream.Close()
+	var all []*Feed
+	for _, q := range queries {
+		f := b.Feed(stream, q, Protocol{Encoder: plain{q.Port}, Reject: rejection})
+		defer f.Close()
+		all = append(all, f)
+	}
+	return stream.Run(func(now time.Time) error { return sendSteps(stream, all, now) })
+}
+
+func sendSteps(stream *Stream, all []*Feed, now time.Time) error {
+	steps := make([]Step, len(all))
+	turn := stream.Turn(now)
+	defer turn.Release()
+	var frames []*Frame
+	for i, f := range all {
+		step, err := f.Next(now, &turn)
+		if err != nil {
+			return err
+		}
+		steps[i] = step
+		frames = append(frames, step.Frames...)
+	}
+
+	if err := stream.Send(frames...); err != nil {
+		return err
+	}
+	for i, f := range all {
+		f.Sent(steps[i])
+	}
+	return nil
+}
+
+// Several Feeds of one stream share its turn, and each sends what is new of its own Service. People see a stream with
+// all that its client holds, and of one Service what it holds of that.
+func TestFeedsOfOneStream(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		shop := federation.Service{Namespace: "ns", Name: "shop"}
+		cart := federation.Service{Namespace: "ns", Name: "cart"}
+		store, writer := streamtest.Local(map[federation.Service]*federation.View{
+			streamtest.Web: streamtest.ViewOf(streamtest.SliceOf("a", 1, largeAnswer)),
+			shop:           streamtest.ViewOf(streamtest.SliceOf("a", 2, 2)),
+			cart:           streamtest.ViewOf(streamtest.SliceOf("a", 3, 1)),
+		})
+		config := DefaultConfig()
+		config.Admission.Answers = 1
+		b := bundle{newToy(store, config).Engine}
+		ofWeb, ofShop := Query{Service: streamtest.Web, Port: 80}, Query{Service: shop, Port: 80}
+		ofCart := Query{Service: cart, Port: 80}
+		client := Client{Namespace: "ns", Pod: "client"}
+		ctx, cancel := context.WithCancel(t.Context())
+		sink := streamtest.NewOpenSink(ctx)
+		var wg sync.WaitGroup
+		wg.Go(func() { _ = b.serve(sink, client, ofShop, ofWeb, ofCart) })
+		check := func(messages, web, shop int) {
+			t.Helper()
+			synctest.Wait()
+			all := b.Streams()
+			if len(all) != 1 || !slices.Equal(all[0].Queries(), []Query{ofShop, ofWeb, ofCart}) {
+				t.Fatalf("streams: %+v", all)
+			}
+			if n := len(sink.Sent()); n != messages || int(all[0].Messages) != messages {
+				t.Errorf("%d messages were sent, and %d are shown; want %d", n, all[0].Messages, messages)
+			}
+			if n := len(sink.Holds()); n != web+shop+1 || all[0].Addresses != n || all[0].Behind != nil {
+				t.Errorf("the client has %d addresses, want %d; shown is %+v", n, web+shop+1, all[0])
+			}
+			for q, want := range map[Query]int{ofWeb: web, ofShop: shop, ofCart: 1} {
+				x := b.Explain(q, client, func(*federation.Answer) string { return "" })
+				if len(x.Streams) != 1 || len(x.Streams[0].Holds) != want || x.Streams[0].Addresses != want {
+					t.Errorf("%d addresses of %s are shown, want %d", len(x.Streams[0].Holds), q.Name, want)
+				}
+			}
+		}
+
+		check(3, largeAnswer, 2) // at once: none has waited for the turn of another
+		writer.Set(shop, streamtest.ViewOf(streamtest.SliceOf("a", 2, 3)))
+		check(4, largeAnswer, 3)
+		writer.Set(streamtest.Web, streamtest.ViewOf(streamtest.SliceOf("a", 1, 1)))
+		check(5, 1, 3)
+
+		cancel()
+		wg.Wait()
+		if streams, feeds := b.streams.len(), len(b.feeds.list()); streams+feeds+b.selections.len() > 0 {
+			t.Errorf("%d streams, %d Feeds and %d selections are left", streams, feeds, b.selections.len())
+		}
+	})
+}
