@@ -2,26 +2,24 @@ package discovery
 
 import (
 	"sync"
-	"sync/atomic"
 
 	"github.com/hashicorp/golang-lru/v2/simplelru"
-
-	"github.com/fingerpost/fingerpost/federation"
 )
 
-// An updateCache bounds the bytes of all encoded messages that are kept: updates, and what protocols
-// keep by keys of their own. What falls out is encoded again on demand.
-//
-// Its lock guards the updates of every Answer as well, so that the two agree: an update that is counted
-// is one that its Answer has, and an Answer that is superseded has none and gets none. Only while it is
-// encoded for the first time has an Answer an update that is not counted.
-type updateCache struct {
-	max     int64
-	leftOut atomic.Uint64 // addresses and other things that could not be encoded
+// A Cache bounds the bytes of all encoded messages that are kept to be shared by streams: those that protocols keep by
+// keys of their own, and those that Owners have. What falls out is encoded again on demand.
+type Cache struct {
+	max int64
 
-	mu    sync.Mutex
+	mu    sync.Mutex // guards all below
 	bytes int64
-	kept  *simplelru.LRU[any, kept] // by *update, and by the keys of protocols
+	kept  *simplelru.LRU[any, kept] // by Owner, and by the keys of protocols
+}
+
+// An Owner has messages that a Cache counts. It is comparable. The Cache calls it under its lock.
+type Owner interface {
+	Owns() bool // the messages, still
+	Drop()      // them: they exceed the bound, or were released
 }
 
 // kept is what is known of a message: the bytes that it holds on to, and itself if it is found by its key.
@@ -30,40 +28,64 @@ type kept struct {
 	frame *Frame
 }
 
-// entryBytes is what an entry of the cache takes, besides the bytes that it holds on to.
+// entryBytes is what an entry of the Cache takes, besides the bytes that it holds on to.
 const entryBytes = 256
 
-func newUpdateCache(limit int64) *updateCache {
-	c := &updateCache{max: limit}
+// newCache returns a Cache of nothing that keeps so many bytes at most.
+func newCache(limit int64) *Cache {
+	c := &Cache{max: limit}
 	c.kept, _ = simplelru.NewLRU(1<<20, c.removed) // it only fails for a size of 0
 	return c
 }
 
-// removed follows whatever leaves the cache. It needs c.mu.
-func (c *updateCache) removed(key any, k kept) {
+// removed follows whatever leaves the Cache. It needs c.mu.
+func (c *Cache) removed(key any, k kept) {
 	c.bytes -= k.bytes
-	if u, is := key.(*update); is {
-		delete(u.of.byKey, u.key)
+	if o, is := key.(Owner); is {
+		o.Drop()
 	}
 }
 
-// find returns the frame that is kept under a key, if it is.
-func (c *updateCache) find(key any) (*Frame, bool) {
+// Find returns the frame that Keep was given for a key, if it is still kept.
+func (c *Cache) Find(key any) (*Frame, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	k, known := c.kept.Get(key)
 	return k.frame, known
 }
 
-// put counts a message under its key.
-func (c *updateCache) put(key any, k kept) {
+// Keep stores a frame under a comparable key, for Find. bytes is the size of what the key refers to; it counts, too.
+func (c *Cache) Keep(key any, f *Frame, bytes int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.add(key, k)
+	c.add(key, kept{entryBytes + int64(bytes) + int64(f.bytes.Len()), f})
+}
+
+// Charge counts what an Owner has until it drops it, unless it owns nothing any more.
+func (c *Cache) Charge(o Owner, bytes int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if o.Owns() {
+		c.add(o, kept{bytes: entryBytes + int64(bytes)})
+	}
+}
+
+// Touch makes what an Owner has the newest of all.
+func (c *Cache) Touch(o Owner) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.kept.Get(o)
+}
+
+// Release takes what an Owner has off the count. Streams that are about to send it have it.
+func (c *Cache) Release(o Owner) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.kept.Remove(o)
 }
 
 // add needs c.mu.
-func (c *updateCache) add(key any, k kept) {
+func (c *Cache) add(key any, k kept) {
 	if c.kept.Contains(key) {
 		return
 	}
@@ -74,54 +96,7 @@ func (c *updateCache) add(key any, k kept) {
 	}
 }
 
-// update returns an update, which may be encoded already. An Answer that is superseded, whose last
-// streams are about to send it, has an update for each of them.
-func (c *updateCache) update(of *updates, key updateKey, from, to *federation.Answer) *update {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if u := of.byKey[key]; u != nil {
-		c.kept.Get(u) // it is not the oldest any more
-		return u
-	}
-	u := newUpdate(of, key, from, to)
-	if of.byKey != nil {
-		of.byKey[key] = u
-	}
-	return u
-}
-
-// has reports whether an update is encoded, or about to be.
-func (c *updateCache) has(of *updates, key updateKey) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return of.byKey[key] != nil
-}
-
-// keepUpdate counts an update that has been encoded, if its Answer still has it.
-func (c *updateCache) keepUpdate(u *update, bytes int64) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if u.of.byKey[u.key] == u {
-		c.add(u, kept{bytes: bytes})
-	}
-}
-
-// drop frees the updates of an Answer that is superseded; nil for none. Streams that are about to send
-// some have them.
-func (c *updateCache) drop(of *updates) {
-	if of == nil {
-		return
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	byKey := of.byKey
-	of.byKey = nil
-	for _, u := range byKey {
-		c.kept.Remove(u)
-	}
-}
-
-func (c *updateCache) size() int64 {
+func (c *Cache) size() int64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.bytes

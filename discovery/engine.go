@@ -49,7 +49,8 @@ type Engine struct {
 	config     Config
 	store      *federation.Store
 	admission  *admission
-	cache      *updateCache
+	cache      *Cache
+	leftOut    atomic.Uint64 // addresses and other things that could not be encoded
 	selections *selections
 	streams    streams
 	feeds      feeds
@@ -65,8 +66,8 @@ func NewEngine(log logr.Logger, store *federation.Store, config Config) *Engine 
 	e := &Engine{config: config, store: store, started: time.Now()}
 	e.metrics = newStreamMetrics(&e.collectors)
 	e.admission = newAdmission(log, config.Admission, &e.collectors)
-	e.cache = newUpdateCache(config.FrameBytes)
-	e.selections = newSelections(&e.config, e.cache)
+	e.cache = newCache(config.FrameBytes)
+	e.selections = newSelections(&e.config, e.cache, &e.leftOut)
 	e.services = &serviceMetrics{engine: e}
 	e.addMetrics(&e.collectors)
 	return e
@@ -78,17 +79,11 @@ func (e *Engine) Store() *federation.Store { return e.store }
 // Collectors returns the Engine's metrics, to be registered.
 func (e *Engine) Collectors() []prometheus.Collector { return slices.Clip(e.collectors) }
 
-// Find returns the frame that Keep was given for a key, if it is still kept.
-func (e *Engine) Find(key any) (*Frame, bool) { return e.cache.find(key) }
-
-// Keep stores a frame under a comparable key, for Find. The oldest frames go when all of them exceed their bound.
-// bytes is the size of what the key refers to; it counts, too.
-func (e *Engine) Keep(key any, f *Frame, bytes int) {
-	e.cache.put(key, kept{entryBytes + int64(bytes) + int64(f.bytes.Len()), f})
-}
+// Cache returns what keeps messages that streams share.
+func (e *Engine) Cache() *Cache { return e.cache }
 
 // LeaveOut counts an object that could not be encoded, besides the addresses that an Encoder reports.
-func (e *Engine) LeaveOut() { e.cache.leftOut.Add(1) }
+func (e *Engine) LeaveOut() { e.leftOut.Add(1) }
 
 // drain is how streams end when the server is about to stop: at random points of a spread, so that
 // their clients do not all come to the other replicas at once.

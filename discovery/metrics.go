@@ -117,5 +117,5 @@ func (e *Engine) addMetrics(l *metricList) {
 			"larger than a message may be.",
 	}
 	*l = append(*l, e.services,
-		prometheus.NewCounterFunc(leftOut, func() float64 { return float64(e.cache.leftOut.Load()) }))
+		prometheus.NewCounterFunc(leftOut, func() float64 { return float64(e.leftOut.Load()) }))
 }

@@ -27,7 +27,7 @@ import (
 // made again in about the time that it takes to write it, so keeping one for clients that may come back
 // would cost memory and save little.
 //
-// Locks are taken in this order: selections.mu, selection.mu, placeAnswers.mu, updateCache.mu. Work in
+// Locks are taken in this order: selections.mu, selection.mu, placeAnswers.mu, Cache.mu, updates.mu. Work in
 // proportion to a Service is done under selection.mu (Select) and placeAnswers.mu (Answer) only. Frames
 // are encoded under none.
 
@@ -40,8 +40,9 @@ type Query struct {
 
 // selections holds the selection of every Query that a stream has.
 type selections struct {
-	config *Config
-	cache  *updateCache
+	config  *Config
+	cache   *Cache
+	leftOut *atomic.Uint64 // addresses that could not be encoded
 
 	mu    sync.Mutex // guards all below, and selection.streams, selection.byPlace, placeAnswers.streams
 	byKey map[Query]*selection
@@ -73,8 +74,8 @@ type placeAnswers struct {
 	updates *updates // that lead to newest
 }
 
-func newSelections(config *Config, cache *updateCache) *selections {
-	return &selections{config: config, cache: cache, byKey: map[Query]*selection{}}
+func newSelections(config *Config, cache *Cache, leftOut *atomic.Uint64) *selections {
+	return &selections{config: config, cache: cache, leftOut: leftOut, byKey: map[Query]*selection{}}
 }
 
 // acquire returns the selection for one more stream, whose end is reported by endStream.
@@ -175,7 +176,7 @@ func (s *selection) hasFirst(place federation.Place, e Encoder) bool {
 	p.mu.Lock()
 	updates := p.updates
 	p.mu.Unlock()
-	return updates != nil && s.all.cache.has(updates, updateKey{encoder: e, first: true})
+	return updates.has(updateKey{encoder: e, first: true})
 }
 
 // advance brings the answers to a Selection of a Snapshot, unless they are at a newer one, and returns the
@@ -191,9 +192,8 @@ func (p *placeAnswers) advance(snapshot *federation.Snapshot, made *federation.S
 	next := made.Answer(p.place, p.newest)
 	sameSet := p.newest != nil && next.Set == p.newest.Set
 	if !sameSet || next.State != p.newest.State {
-		cache := p.of.all.cache
-		cache.drop(p.updates)
-		p.updates = &updates{cache: cache, byKey: map[updateKey]*update{}}
+		p.updates.drop()
+		p.updates = newUpdates(p.of.all)
 	}
 	if !sameSet {
 		p.of.sets.Add(1)
@@ -209,7 +209,7 @@ func (p *placeAnswers) drop() {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.of.all.cache.drop(p.updates)
+	p.updates.drop()
 }
 
 // A subscription is one client's interest in one Query. It belongs to one goroutine, but for its watch, which any
@@ -366,9 +366,15 @@ type Encoder interface {
 }
 
 // updates are the ways to one Answer that were encoded.
+//
+// Their bytes are counted by the Cache. An update that is counted is one that its Answer has, and an Answer that is
+// superseded has none and gets none. Only while it is encoded for the first time has an Answer an update that is not
+// counted.
 type updates struct {
-	cache *updateCache
-	byKey map[updateKey]*update // nil once the Answer is superseded; guarded by cache.mu
+	all *selections
+
+	mu    sync.Mutex            // guards all below
+	byKey map[updateKey]*update // nil once the Answer is superseded
 }
 
 // updateKey is everything that the frames of an update depend on, besides the Answer that it leads to.
@@ -379,12 +385,14 @@ type updateKey struct {
 	set     *federation.Set
 }
 
-// update is one way to an Answer.
+// update is one way to an Answer. It is what the Cache counts.
 type update struct {
 	of     *updates
 	key    updateKey
 	frames func() []*Frame // encodes once
 }
+
+func newUpdates(all *selections) *updates { return &updates{all: all, byKey: map[updateKey]*update{}} }
 
 // get returns the frames of an update.
 func (u *updates) get(e Encoder, from, to *federation.Answer) []*Frame {
@@ -392,20 +400,84 @@ func (u *updates) get(e Encoder, from, to *federation.Answer) []*Frame {
 	if from != nil {
 		key.state, key.set = from.State, from.Set
 	}
-	return u.cache.update(u, key, from, to).frames() // outside of the lock
+
+	way, made := u.find(key, from, to)
+	if made {
+		u.all.cache.Touch(way)
+	}
+	return way.frames()
+}
+
+// find returns an update, and whether it was made before. An Answer that is superseded, whose last streams are about to
+// send it, has an update for each of them.
+func (u *updates) find(key updateKey, from, to *federation.Answer) (way *update, made bool) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if way := u.byKey[key]; way != nil {
+		return way, true
+	}
+
+	way = newUpdate(u, key, from, to)
+	if u.byKey != nil {
+		u.byKey[key] = way
+	}
+	return way, false
+}
+
+// has reports whether an update is encoded, or about to be. nil has none.
+func (u *updates) has(key updateKey) bool {
+	if u == nil {
+		return false
+	}
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.byKey[key] != nil
+}
+
+// drop frees the updates of an Answer that is superseded; nil has none. Streams that are about to send some have them.
+func (u *updates) drop() {
+	if u == nil {
+		return
+	}
+	u.mu.Lock()
+	byKey := u.byKey
+	u.byKey = nil
+	u.mu.Unlock()
+
+	for _, way := range byKey {
+		u.all.cache.Release(way)
+	}
 }
 
 func newUpdate(of *updates, key updateKey, from, to *federation.Answer) *update {
 	way := &update{of: of, key: key}
 	way.frames = sync.OnceValue(func() []*Frame {
-		frames, leftOut := key.encoder.Update(from, to)
-		of.cache.leftOut.Add(uint64(leftOut))
-		bytes := entryBytes + int64(key.set.Len())*16 // and the Set that it holds on to
+		frames, leftOut := way.key.encoder.Update(from, to)
+		all := way.of.all
+		all.leftOut.Add(uint64(leftOut))
+
+		bytes := way.key.set.Len() * 16 // of the Set that it holds on to
 		for _, f := range frames {
-			bytes += int64(f.bytes.Len())
+			bytes += f.bytes.Len()
 		}
-		of.cache.keepUpdate(way, bytes)
+		all.cache.Charge(way, bytes)
 		return slices.Clip(frames)
 	})
 	return way
+}
+
+// Owns reports whether the Answer still has the update.
+func (way *update) Owns() bool {
+	way.of.mu.Lock()
+	defer way.of.mu.Unlock()
+	return way.of.byKey[way.key] == way
+}
+
+// Drop takes the update from the Answer.
+func (way *update) Drop() {
+	way.of.mu.Lock()
+	defer way.of.mu.Unlock()
+	if way.of.byKey[way.key] == way {
+		delete(way.of.byKey, way.key)
+	}
 }

@@ -219,7 +219,7 @@ func TestNothingStaysWithoutStreams(t *testing.T) {
 }
 
 // checkFrames fails if an update is counted that no stream can find, or if the count is wrong.
-func checkFrames(t *testing.T, c *updateCache) {
+func checkFrames(t *testing.T, c *Cache) {
 	t.Helper()
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -227,7 +227,7 @@ func checkFrames(t *testing.T, c *updateCache) {
 	for _, key := range c.kept.Keys() {
 		k, _ := c.kept.Peek(key)
 		bytes += k.bytes
-		if u, is := key.(*update); is && u.of.byKey[u.key] != u {
+		if u, is := key.(*update); is && !u.Owns() {
 			t.Errorf("%d bytes are kept of an update that its Answer does not have", k.bytes)
 		}
 	}
@@ -239,26 +239,26 @@ func checkFrames(t *testing.T, c *updateCache) {
 // Updates of an Answer that is superseded while they are encoded, or after they fell out of the cache,
 // are not kept.
 func TestSupersededAnswersKeepNoFrames(t *testing.T) {
-	c := newUpdateCache(1 << 20)
+	c := newCache(1 << 20)
 	to := &federation.Answer{State: federation.Empty, Set: &federation.Set{}}
-	newUpdates := func() *updates { return &updates{cache: c, byKey: map[updateKey]*update{}} }
+	selections := newSelections(nil, c, &atomic.Uint64{})
 	key := updateKey{encoder: plain{80}, first: true}
-	all := newUpdates()
-	u := c.update(all, key, nil, to)
-	c.drop(all)
+	all := newUpdates(selections)
+	u, _ := all.find(key, nil, to)
+	all.drop()
 	u.frames()
 	if c.size() != 0 {
 		t.Errorf("%d bytes are kept of an Answer that was superseded meanwhile", c.size())
 	}
-	all = newUpdates()
+	all = newUpdates(selections)
 	all.get(plain{80}, nil, to)
 	u = all.byKey[key]
-	c.put("large", kept{bytes: c.max}) // u falls out
+	c.add("large", kept{bytes: c.max}) // u falls out
 	u.frames()                         // as a stream does that had it before
-	c.put("larger", kept{bytes: c.max})
+	c.add("larger", kept{bytes: c.max})
 	checkFrames(t, c)
 	all.get(plain{80}, nil, to)
-	c.drop(all)
+	all.drop()
 	checkFrames(t, c)
 }
 

@@ -345,7 +345,7 @@ type profileKey struct {
 
 // profileFrame returns the encoded profile of a Service.
 func (s *Server) profileFrame(key profileKey) *discovery.Frame {
-	if f, known := s.Find(key); known {
+	if f, known := s.Cache().Find(key); known {
 		return f
 	}
 	name := s.fullName(key.service)
@@ -363,7 +363,7 @@ func (s *Server) profileFrame(key profileKey) *discovery.Frame {
 		key.profile, key.namespace = nil, ""
 		return s.profileFrame(key)
 	}
-	s.Keep(key, f, len(f.Bytes())) // the key holds on to what was parsed, about as much again
+	s.Cache().Keep(key, f, len(f.Bytes())) // the key holds on to what was parsed, about as much again
 	return f
 }
 
