@@ -13,9 +13,8 @@ import (
 	"time"
 
 	"google.golang.org/grpc/codes"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"sigs.k8s.io/yaml"
 
+	"github.com/fingerpost/fingerpost/cluster/apitest"
 	"github.com/fingerpost/fingerpost/e2e/controlplane"
 	"github.com/fingerpost/fingerpost/e2e/mesh"
 	"github.com/fingerpost/fingerpost/links"
@@ -250,7 +249,7 @@ func TestForeignLinks(t *testing.T) {
 		t.Error("there are no Links, and no metric shows it")
 	}
 
-	w.do(bare.Apply(t.Context(), withoutConditions(t)))
+	w.do(bare.Apply(t.Context(), apitest.LinkerdLinks))
 	w.do(bare.Apply(t.Context(), []byte(fmt.Sprintf(`apiVersion: v1
 kind: Namespace
 metadata: {name: foreign}
@@ -283,30 +282,4 @@ spec: {targetClusterName: north, targetClusterDomain: cluster.local, clusterCred
 		page.Credentials == "" {
 		t.Errorf("the debug page shows %+v (%v)", page, err)
 	}
-}
-
-// withoutConditions is the definition of Links as Linkerd has it: the status knows no conditions.
-func withoutConditions(t *testing.T) []byte {
-	t.Helper()
-	var crd unstructured.Unstructured
-	if err := yaml.Unmarshal(links.CRD, &crd.Object); err != nil {
-		t.Fatal(err)
-	}
-	versions, _, err := unstructured.NestedSlice(crd.Object, "spec", "versions")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, v := range versions {
-		unstructured.RemoveNestedField(v.(map[string]any), "schema", "openAPIV3Schema", "properties", "status",
-			"properties", "conditions")
-		delete(v.(map[string]any), "additionalPrinterColumns")
-	}
-	if err := unstructured.SetNestedSlice(crd.Object, versions, "spec", "versions"); err != nil {
-		t.Fatal(err)
-	}
-	b, err := yaml.Marshal(crd.Object)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return b
 }
