@@ -35,7 +35,7 @@ const (
 )
 
 var (
-	// markLabels are the labels by which plans tell what a Service of the local cluster is.
+	// markLabels are the labels by which plans know what a Service of the local cluster is.
 	markLabels = []string{mirroredLabel, clusterLabel, headlessLabel, gatewayLabel, federatedLabel, managedByLabel}
 	// ownAnnotations are those of a mirror that plans and comparisons read.
 	ownAnnotations = []string{linksAnnotation, appliedAnnotation, discoveryKey, localDiscoveryKey}
