@@ -77,9 +77,9 @@ func (k queueKey) ref() federation.Ref {
 // mu guards the maps below it. It is a leaf but for the index of results, which has a lock of its own: no API server,
 // queue, log, record store or budget is called under it. remoteEndpoints, budget, permissions and observedLeases have
 // locks of their own. The last three call nothing under them; remoteEndpoints reads a Snapshot, under the locks of the
-// Loop and of the Store; indexing, under which a record is read and indexed, comes before the locks of both. Each
-// permission has another one, which is held while its access review is sent: the other
-// workers wait for the same answer.
+// Loop and of the Store. indexing is held while a record is read and indexed, and comes before the locks of records and
+// of the index. Each permission has another one, which is held while its access review is sent: the other workers wait
+// for the same answer.
 type term struct {
 	*Mirror
 
