@@ -42,16 +42,24 @@ func ResetPeak(pid int) error {
 	return os.WriteFile(fmt.Sprintf("/proc/%d/clear_refs", pid), []byte("5"), 0)
 }
 
-func status(pid int, field string) (int, error) {
-	page, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+// BytesRead returns how many bytes a process has read since it started, from connections and files.
+func BytesRead(pid int) (int, error) { return field(fmt.Sprintf("/proc/%d/io", pid), "rchar:") }
+
+func status(pid int, name string) (int, error) {
+	n, err := field(fmt.Sprintf("/proc/%d/status", pid), name)
+	return n << 10, err
+}
+
+// field returns the number of a field of a file, without its unit.
+func field(path, name string) (int, error) {
+	page, err := os.ReadFile(path)
 	if err != nil {
 		return 0, err
 	}
 	for line := range strings.Lines(string(page)) {
-		if value, found := strings.CutPrefix(line, field); found {
-			n, err := strconv.Atoi(strings.TrimSpace(strings.TrimSuffix(strings.TrimSpace(value), "kB")))
-			return n << 10, err
+		if value, found := strings.CutPrefix(line, name); found {
+			return strconv.Atoi(strings.TrimSpace(strings.TrimSuffix(strings.TrimSpace(value), "kB")))
 		}
 	}
-	return 0, fmt.Errorf("/proc/%d/status: no %s", pid, field)
+	return 0, fmt.Errorf("%s: no %s", path, name)
 }
