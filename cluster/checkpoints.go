@@ -55,6 +55,7 @@ func (r *Registry) keepCheckpoints(ctx context.Context) {
 	saved := map[string]*savedCheckpoint{}
 	timer := time.NewTimer(checkpointInterval)
 	defer timer.Stop()
+
 	for ended := false; !ended; {
 		select {
 		case <-timer.C:
@@ -77,8 +78,10 @@ func (r *Registry) saveCheckpoints(saved map[string]*savedCheckpoint) {
 		r.forgotten.Delete(name)
 		return true
 	})
+
 	statuses, _ := r.Statuses() // after that: what is unlinked from now on is forgotten next time
 	failures := NotSaved{}
+
 	for _, name := range slices.Sorted(maps.Keys(statuses)) {
 		status := statuses[name]
 		s := saved[name]
@@ -86,6 +89,7 @@ func (r *Registry) saveCheckpoints(saved map[string]*savedCheckpoint) {
 			s = &savedCheckpoint{}
 			saved[name] = s
 		}
+
 		if status.State == federation.Live {
 			r.saveCheckpoint(status, s)
 		}
@@ -118,6 +122,7 @@ func (r *Registry) saveCheckpoint(status Status, s *savedCheckpoint) {
 	} else {
 		err = r.options.Checkpoints.Save(next)
 	}
+
 	problem := ErrorText(err)
 	if problem != s.failed && err != nil {
 		r.log.Error(err, "The checkpoint of a cluster cannot be saved: a replica that starts here while the cluster "+
@@ -169,6 +174,7 @@ func (s *supervisor) askPeers(ctx context.Context) {
 	if s.inquiry != nil || !s.needsPeers() {
 		return
 	}
+
 	ctx, cancel := context.WithCancel(ctx)
 	q := &inquiry{
 		answers: make(chan peerAnswer), began: time.Now(), cancel: cancel, done: make(chan struct{}),
@@ -178,6 +184,7 @@ func (s *supervisor) askPeers(ctx context.Context) {
 		defer close(q.done)
 		q.run(ctx, about)
 	}()
+
 	s.inquiry, s.status.AskingPeers = q, true
 	s.registry.updateStatus(s)
 }
@@ -191,6 +198,7 @@ func (q *inquiry) run(ctx context.Context, about *checkpoint.Inquiry) {
 		case <-ctx.Done():
 			return
 		}
+
 		if !errors.Is(err, checkpoint.ErrBusy) {
 			pause.Duration = max(pause.Duration, askRetry)
 		}
@@ -250,6 +258,7 @@ func (s *supervisor) restore(c checkpoint.Checkpoint, err error) {
 		}
 		return
 	}
+
 	if s.guard == nil || !s.guard.restores(c.Released) {
 		c.Published.Holds = nil
 	}
@@ -259,11 +268,13 @@ func (s *supervisor) restore(c checkpoint.Checkpoint, err error) {
 	if writer == nil {
 		return // it was removed
 	}
+
 	writer.Write(c.Published)
 	writer.MarkSynced()
 	if s.status.State != federation.Stale {
 		s.status.State, s.status.Since = federation.Stale, time.Now()
 	}
+
 	again := !s.status.Checkpoint.IsZero()
 	s.status.Checkpoint, s.status.LastContact = c.AsOf, c.AsOf
 	s.registry.updateStatus(s)

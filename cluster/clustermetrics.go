@@ -61,6 +61,7 @@ func newClusterMetrics(cluster string, detailed bool) *clusterMetrics {
 		}, []string{"client"}),
 		lags: map[string]*prometheus.HistogramVec{},
 	}
+
 	for resource, name := range lagNames {
 		if !detailed && !strings.HasPrefix(name, "endpoint") {
 			continue
@@ -102,6 +103,7 @@ func (m *clusterMetrics) instrument(config *rest.Config) *rest.Config {
 	client := prometheus.Labels{"client": m.cluster}
 	requests, failures := m.requests.MustCurryWith(client), m.failures.MustCurryWith(client)
 	latency := m.latency.MustCurryWith(client)
+
 	config = rest.CopyConfig(config)
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper {
 		counting := promhttp.RoundTripperFunc(func(r *http.Request) (*http.Response, error) {
@@ -118,6 +120,7 @@ func (m *clusterMetrics) instrument(config *rest.Config) *rest.Config {
 		})
 		return promhttp.InstrumentRoundTripperInFlight(m.inFlight.With(client), counting)
 	})
+
 	return config
 }
 
@@ -148,12 +151,14 @@ func (r *Registry) QueueMetrics() prometheus.Gatherer {
 		gone := func(m *dto.Metric) bool {
 			for _, l := range m.GetLabel() {
 				cluster, of := strings.CutPrefix(l.GetValue(), view.QueueName(""))
-				if _, known := statuses[cluster]; of && l.GetName() == "name" {
+				if of && l.GetName() == "name" {
+					_, known := statuses[cluster]
 					return !known
 				}
 			}
 			return false
 		}
+
 		other := func(f *dto.MetricFamily) bool {
 			return !strings.HasPrefix(f.GetName(), "workqueue_") ||
 				f.GetType() == dto.MetricType_HISTOGRAM && !r.options.DetailedMetrics

@@ -65,10 +65,12 @@ func (s *supervisor) newEngagement(ctx context.Context, access Access, conn *api
 	if !options.Local {
 		options.MaxEndpoints = s.registry.options.Budget.ServiceEndpoints
 	}
+
 	e := &engagement{
 		log: s.log, access: access, conn: conn,
 		reconciler: view.NewReconciler(s.log, federation.Cluster(s.name), options),
 	}
+
 	e.ctx, e.cancel = context.WithCancel(ctx)
 	for _, k := range e.reconciler.Kinds() {
 		w := api.NewWatcher(conn, k.Kind, k.Store)
@@ -76,12 +78,15 @@ func (s *supervisor) newEngagement(ctx context.Context, access Access, conn *api
 		if !k.Required {
 			w.Optional()
 		}
+
 		conn.Share(w)
 		informer := kindInformer{k, w}
-		if e.kinds = append(e.kinds, informer); k.Required {
+		e.kinds = append(e.kinds, informer)
+		if k.Required {
 			e.required = append(e.required, informer)
 		}
 	}
+
 	return e
 }
 
@@ -107,6 +112,7 @@ func (e *engagement) sync(ctx context.Context) error {
 	}
 	patience, cancel := context.WithTimeout(ctx, optionalTimeout) // for all of them
 	defer cancel()
+
 	for _, k := range e.kinds {
 		select {
 		case <-k.Store.Synced():
@@ -116,6 +122,7 @@ func (e *engagement) sync(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
+
 		if !watch.IsClosed(k.Store.Synced()) {
 			e.log.Info("An optional kind cannot be listed: until then what depends on it is as it was, or left out",
 				"kind", k.Resource.GroupResource().String(), "reason", k.Problem())
@@ -143,6 +150,7 @@ func (e *engagement) startReconciler(writer *federation.ClusterWriter, guard *gu
 			e.wg.Go(func() { e.confirmWithdrawal(w) })
 		})
 	}
+
 	var unlisted []kindInformer
 	var kinds []view.Kind
 	for _, k := range e.kinds {
@@ -150,6 +158,7 @@ func (e *engagement) startReconciler(writer *federation.ClusterWriter, guard *gu
 			unlisted, kinds = append(unlisted, k), append(kinds, k.Kind)
 		}
 	}
+
 	e.reconciler.Begin(publish, kinds...)
 	e.wg.Go(func() { e.reconciler.Run(e.ctx) })
 	for _, k := range unlisted {
@@ -198,12 +207,14 @@ type prober struct {
 func (p *prober) run() {
 	timer := time.NewTimer(p.interval)
 	defer timer.Stop()
+
 	for {
 		select {
 		case <-timer.C:
 		case <-p.ctx.Done():
 			return
 		}
+
 		began := time.Now()
 		err := p.conn.Probe(p.ctx)
 		if p.ctx.Err() != nil {
@@ -225,10 +236,13 @@ func (p *prober) recordProbe(err error, rtt time.Duration) (next time.Duration) 
 		p.answered, p.silent, p.found.rtt = time.Now(), false, max(rtt, 1)
 		err = p.unhealthyWatch()
 	}
+
 	p.history.add(rtt, err)
-	if p.found.err = err; err == nil {
+	p.found.err = err
+	if err == nil {
 		p.found.lastContact, next = time.Now(), p.interval
 	}
+
 	p.found.restored, p.found.skew = p.lastRestored(), steadySkew(p.found.skew, p.conn.ClockSkew())
 	p.found.overBudget = p.overBudget()
 	if n := p.conn.Paced(); n > p.paced {

@@ -99,16 +99,19 @@ type guardedWriter struct {
 func (g *guard) newWriter(w *federation.ClusterWriter, confirm func(*guardedWriter)) *guardedWriter {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+
 	g.recount()
 	had := g.has
 	for svc, h := range g.store.Holds(g.cluster) {
 		if !h.Until.IsZero() {
 			continue
 		}
-		if had.ready += h.Endpoints; w.View(svc) == nil {
+		had.ready += h.Endpoints
+		if w.View(svc) == nil {
 			had.services++
 		}
 	}
+
 	g.writer = &guardedWriter{ClusterWriter: w, guard: g, confirm: confirm, had: had}
 	return g.writer
 }
@@ -130,9 +133,11 @@ func (w *guardedWriter) holdLoss(svc federation.Service, next *federation.View) 
 	g := w.guard
 	g.mu.Lock()
 	defer g.mu.Unlock()
+
 	if g.writer != w || !w.synced && g.asked.Hold == 0 {
 		return // it is fenced, or MarkSynced counts
 	}
+
 	change, now := changeOf(w.View(svc), next), time.Now()
 	switch {
 	case !w.synced: // MarkSynced goes on
@@ -143,10 +148,12 @@ func (w *guardedWriter) holdLoss(svc federation.Service, next *federation.View) 
 	case change == (amount{}):
 		return
 	}
+
 	g.setAmount(amount{g.has.ready + change.ready, g.has.services + change.services}, now)
 	if change.ready >= 0 && change.services >= 0 {
 		return
 	}
+
 	switch {
 	case g.confirming || w.beginHold(now):
 		w.Hold(svc, now)
@@ -164,6 +171,7 @@ func (w *guardedWriter) beginHold(now time.Time) (isMass bool) {
 	if !g.isMass(had) {
 		return false
 	}
+
 	g.confirming, g.had = true, had
 	g.log.Info("The cluster withdraws most of what it had: it is held until a new list confirms that",
 		"endpoints", had.ready-g.has.ready, "of", had.ready, "services", had.services-g.has.services,
@@ -187,6 +195,7 @@ func (w *guardedWriter) MarkSynced() {
 			w.Hold(svc, time.Now())
 		}
 	}
+
 	w.synced = true
 	g.mu.Unlock()
 	w.ClusterWriter.MarkSynced()
@@ -226,6 +235,7 @@ func (w *guardedWriter) decide() {
 		g.mu.Unlock()
 		return // it is fenced: the next one decides
 	}
+
 	mass, until := g.isMass(g.had), time.Time{}
 	if mass && g.asked.Hold > 0 {
 		until = time.Now().Add(g.asked.Hold)
@@ -234,6 +244,7 @@ func (w *guardedWriter) decide() {
 	if g.asked.Hold == 0 {
 		g.store.EndHolds(g.cluster, time.Time{}) // what was restored, and is not asked for any more
 	}
+
 	if g.confirming {
 		g.log.Info("A withdrawal was listed", "confirmed", mass, "of", held, "until", until,
 			"endpoints", g.has.ready, "services", g.has.services)
@@ -242,6 +253,7 @@ func (w *guardedWriter) decide() {
 	g.ready.Reset()
 	g.services.Reset()
 	g.mu.Unlock()
+
 	if held > 0 {
 		g.changed()
 	}
@@ -256,7 +268,8 @@ func (g *guard) ask(asked policy.WithdrawalGuard, released string) {
 	if g.asked.Hold > 0 && asked.Hold == 0 || again {
 		g.store.EndHolds(g.cluster, time.Time{})
 	}
-	if g.asked = asked; again {
+	g.asked = asked
+	if again {
 		g.released = released
 	}
 }
@@ -266,6 +279,7 @@ func (g *guard) ask(asked policy.WithdrawalGuard, released string) {
 func (g *guard) noteLetGo(endpoints int, budget string, now time.Time) LetGo {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+
 	if endpoints > g.letGo.Endpoints {
 		if now.Sub(g.letGo.At) > letGoReported {
 			g.log.Info("What the cluster has and what is held of it exceeds its budget: what was held first is let go",
@@ -273,6 +287,7 @@ func (g *guard) noteLetGo(endpoints int, budget string, now time.Time) LetGo {
 		}
 		g.letGo = LetGo{endpoints, now, budget}
 	}
+
 	if now.Sub(g.letGo.At) >= letGoReported {
 		return LetGo{}
 	}
@@ -300,6 +315,7 @@ func changeOf(old, next *federation.View) (c amount) {
 	if next != nil {
 		b, c.services = next.Slices, c.services+1
 	}
+
 	for len(a) > 0 || len(b) > 0 {
 		switch {
 		case len(b) == 0 || len(a) > 0 && a[0].Name < b[0].Name:
@@ -333,6 +349,7 @@ func (e *engagement) confirmWithdrawal(w *guardedWriter) {
 			k.Relist()
 		}
 	}
+
 	for _, k := range e.kinds {
 		if k.Publishes && k.WaitRelisted(e.ctx) != nil {
 			return

@@ -59,6 +59,7 @@ func (s *Status) Mismatches() (all []Mismatch) {
 			"it is the same cluster as %s: their namespaces kube-system have one UID; remove one of the Links, or "+
 				"correct the address in its kubeconfig", s.SameAs)})
 	}
+
 	if theirs := s.Identity.TrustDomain; theirs != "" && s.TrustDomain != "" && theirs != s.TrustDomain {
 		all = append(all, Mismatch{OtherTrustDomain, fmt.Sprintf(
 			"identities there end in %s, and clients get %s, so that mTLS fails: set the annotation %s of the "+
@@ -94,6 +95,7 @@ func (r *selfReader) requestIdentity(ctx context.Context) error {
 	if isResult(systemErr) {
 		r.identity.UID = bounded(string(system.UID))
 	}
+
 	var configErr error
 	if namespace := r.registry.options.ControllerNamespace; !r.local && namespace != "" {
 		var trustDomain string
@@ -101,6 +103,7 @@ func (r *selfReader) requestIdentity(ctx context.Context) error {
 			r.identity.TrustDomain = trustDomain
 		}
 	}
+
 	return errors.Join(
 		describeGet(systemErr, "namespaces", metav1.NamespaceSystem),
 		describeGet(configErr, "configmaps", linkerd.ConfigName))
@@ -146,6 +149,7 @@ func nameSameClusters(statuses map[string]Status) {
 		uid := statuses[name].Identity.UID
 		names[uid] = append(names[uid], name)
 	}
+
 	for name, s := range statuses {
 		s.SameAs = ""
 		if uid := s.Identity.UID; uid != "" {

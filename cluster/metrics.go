@@ -133,6 +133,7 @@ func (r *Registry) Describe(to chan<- *prometheus.Desc) {
 func (r *Registry) Collect(to chan<- prometheus.Metric) {
 	statuses, _ := r.Statuses()
 	linked := 0
+
 	for name, s := range statuses {
 		if !s.Local {
 			linked++
@@ -144,6 +145,7 @@ func (r *Registry) Collect(to chan<- prometheus.Metric) {
 		if live := r.engagement(name); live != nil {
 			of.sendProbe(live)
 		}
+
 		of.sendEndpoints(r.store.Views(federation.Cluster(name)))
 		kinds, contact := r.Inspect(name)
 		if !contact.IsZero() {
@@ -151,6 +153,7 @@ func (r *Registry) Collect(to chan<- prometheus.Metric) {
 		}
 		of.sendKinds(kinds, r.options.DetailedMetrics)
 	}
+
 	to <- prometheus.MustNewConstMetric(descLinked, prometheus.GaugeValue, float64(linked))
 	if r.options.Checkpoints != nil {
 		failures := float64(r.NotSaved().Clusters)
@@ -159,6 +162,7 @@ func (r *Registry) Collect(to chan<- prometheus.Metric) {
 	r.mu.Lock()
 	unlinked := float64(r.unlinked)
 	r.mu.Unlock()
+
 	to <- prometheus.MustNewConstMetric(descUnlinked, prometheus.CounterValue, unlinked)
 	for _, s := range r.allSupervisors() {
 		for _, v := range s.metrics.vectors() {
@@ -194,6 +198,7 @@ func (c clusterSamples) sendStatus(s Status) {
 	if !s.Checkpoint.IsZero() {
 		c.gauge(descCheckpoint, float64(s.Checkpoint.Unix()))
 	}
+
 	if s.Writing.State != NotWriting {
 		for _, state := range []WritingState{ReadOnly, Standby, Holding} {
 			c.gauge(descWriter, oneIf(s.Writing.State == state), string(state))
@@ -256,11 +261,13 @@ func (c clusterSamples) sendKinds(kinds []KindStatus, detailed bool) {
 		if k.Refused == metav1.StatusReasonNotFound {
 			continue // there is no such kind in the cluster
 		}
+
 		c.gauge(descOpen, oneIf(k.Open), k.Kind)
 		c.gauge(descObjects, float64(k.Objects), k.Kind)
 		if d, known := descCaches[k.Kind]; known && detailed {
 			c.gauge(d, float64(k.Objects))
 		}
+
 		c.counter(descMalformed, k.Malformed, k.Kind)
 		c.counter(descErrors, k.Errors[countedFromZero], k.Kind, countedFromZero)
 		for reason, n := range k.Errors {
@@ -269,6 +276,7 @@ func (c clusterSamples) sendKinds(kinds []KindStatus, detailed bool) {
 			}
 		}
 	}
+
 	c.counter(descLists, lists)
 	c.counter(descWatches, watches)
 }

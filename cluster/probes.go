@@ -56,6 +56,7 @@ func (h *probeHistory) last() []Probe {
 	all, first := make([]Probe, ProbeSteps), stepAt(time.Now())+1-ProbeSteps
 	h.mu.Lock()
 	defer h.mu.Unlock()
+
 	for i := range all {
 		number := first + uint32(i) //nolint:gosec // it is less than ProbeSteps
 		switch s := h.steps[number%ProbeSteps]; {

@@ -38,6 +38,7 @@ func (r *selfReader) readRegion(ctx context.Context) (ok bool) {
 	if ctx.Err() != nil {
 		return false
 	}
+
 	reason := ""
 	switch {
 	case apierrors.IsForbidden(err):
@@ -45,6 +46,7 @@ func (r *selfReader) readRegion(ctx context.Context) (ok bool) {
 	case err != nil:
 		reason = fmt.Sprintf("list nodes: %.200v", err)
 	}
+
 	before := r.setOwn(func(own *ownTraffic) {
 		own.noRegion = reason
 		if err == nil || apierrors.IsForbidden(err) {
@@ -64,6 +66,7 @@ func (r *selfReader) requestRegion(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
+
 	nodes := map[string]int{} // by region
 	for i := range min(len(list.Items), regionNodes) {
 		if region, has := regionOf(&list.Items[i]); has {
@@ -76,6 +79,7 @@ func (r *selfReader) requestRegion(ctx context.Context) (string, error) {
 // newRegionInformer returns an informer of the nodes of the local cluster, which records its region.
 func (s *supervisor) newRegionInformer(conn *api.Connection) (informer *api.Informer[string]) {
 	nodes := map[string]int{} // by region
+
 	regions := map[api.Key]string{}
 	informer = api.NewInformer(conn, api.Metadata(corev1.SchemeGroupVersion, "nodes", "Node"),
 		func(object any) (string, bool) {
@@ -89,10 +93,12 @@ func (s *supervisor) newRegionInformer(conn *api.Connection) (informer *api.Info
 		func(k api.Key) {
 			if old, had := regions[k]; had {
 				delete(regions, k)
-				if nodes[old]--; nodes[old] == 0 {
+				nodes[old]--
+				if nodes[old] == 0 {
 					delete(nodes, old)
 				}
 			}
+
 			if now, found := informer.Get(k); found {
 				regions[k] = now
 				nodes[now]++
@@ -100,6 +106,7 @@ func (s *supervisor) newRegionInformer(conn *api.Connection) (informer *api.Info
 			most := mostCommon(nodes)
 			s.setOwn(func(own *ownTraffic) { own.region = most })
 		})
+
 	informer.Optional()
 	return informer
 }

@@ -106,6 +106,7 @@ func (r *Registry) Start(ctx context.Context) error {
 		r.wg.Go(func() { r.keepCheckpoints(ctx) })
 	}
 	r.mu.Unlock()
+
 	<-ctx.Done()
 	r.wg.Wait()
 	return nil
@@ -149,6 +150,7 @@ func (r *Registry) ApplyTraffic(name string, asked policy.Link, released string)
 func (r *Registry) applySpec(spec Spec) (s *supervisor, differs bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+
 	s, known := r.supervisors[spec.Name]
 	if !known {
 		s = newSupervisor(r, spec)
@@ -159,6 +161,7 @@ func (r *Registry) applySpec(spec Spec) (s *supervisor, differs bool) {
 		}
 		return s, true
 	}
+
 	old, _ := s.spec.Load()
 	if differs = !old.equal(spec); differs {
 		s.spec.Store(spec)
@@ -186,10 +189,12 @@ func (r *Registry) Remove(name string) {
 func (r *Registry) unlink(name string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+
 	s, known := r.supervisors[name]
 	if !known {
 		return false
 	}
+
 	r.unlinked++
 	if r.options.Checkpoints != nil {
 		r.forgotten.Store(name, true)
@@ -198,6 +203,7 @@ func (r *Registry) unlink(name string) bool {
 	if s.cancel != nil {
 		s.cancel(ErrUnlinked)
 	}
+
 	r.publishStatuses(func(all map[string]Status) {
 		delete(all, name)
 		nameSameClusters(all)
@@ -268,15 +274,18 @@ func (r *Registry) ReportLeftTo(name, installation string) {
 func (r *Registry) changeStatus(s *supervisor, change func(*Status)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+
 	if s == nil || r.supervisors[s.name] != s {
 		return
 	}
 	statuses, _ := r.statuses.Load()
 	old := statuses[s.name]
 	next := old
-	if change(&next); old.SameButTimes(next) {
+	change(&next)
+	if old.SameButTimes(next) {
 		return
 	}
+
 	r.publishStatuses(func(all map[string]Status) {
 		all[s.name] = next
 		if next.Identity.UID != old.Identity.UID {

@@ -73,9 +73,11 @@ func newOwnReports(local bool) (o ownReports) {
 func (o *ownReports) count(now time.Time) (counted countedTraffic, next time.Time) {
 	percent, next := o.reported.drain.At(now)
 	due := countedTraffic{o.reported, percent}
-	if o.awaited = false; due == o.counted {
+	o.awaited = false
+	if due == o.counted {
 		return due, next
 	}
+
 	if o.changes != nil {
 		r := o.changes.ReserveN(now, 1)
 		if wait := r.DelayFrom(now); wait > 0 {
@@ -101,7 +103,8 @@ func (s *supervisor) setOwn(set func(*ownTraffic)) (before ownTraffic) {
 	s.registry.mu.Lock()
 	defer s.registry.mu.Unlock()
 	before = s.own.reported
-	if set(&s.own.reported); s.own.reported != before && !s.own.awaited {
+	set(&s.own.reported)
+	if s.own.reported != before && !s.own.awaited {
 		s.own.awaited = true
 		s.registry.trafficChanged.Ring()
 	}
@@ -129,10 +132,12 @@ func (s *supervisor) followSelf(e *engagement) {
 		s.log.Error(err, "BUG: no client from a configuration that is in use")
 		return
 	}
+
 	reader := &selfReader{supervisor: s, local: spec.Local, core: core, nodes: nodes.Resource(nodesResource)}
 	informed := logr.NewContext(e.ctx, s.log.V(1))
 	var namespace *api.Informer[map[string]string]
 	var synced, refused <-chan struct{}
+
 	switch {
 	case spec.Local:
 		e.wg.Go(func() { s.newRegionInformer(e.conn).Run(informed) })
@@ -141,9 +146,11 @@ func (s *supervisor) followSelf(e *engagement) {
 		synced, refused = namespace.Synced(), namespace.Refused()
 		e.wg.Go(func() { namespace.Run(informed) })
 	}
+
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	var changed <-chan struct{}
+
 	for {
 		select {
 		case <-timer.C:
@@ -159,6 +166,7 @@ func (s *supervisor) followSelf(e *engagement) {
 		case <-e.ctx.Done():
 			return
 		}
+
 		changed = e.conn.Changed()
 		reader.readDue(e.ctx)
 		timer.Reset(selfInterval)
@@ -196,10 +204,12 @@ func (s *supervisor) useOwnDrain(namespace *api.Informer[map[string]string]) {
 		annotations, _ := namespace.Get(api.Key{Name: s.registry.options.ControllerNamespace})
 		var asked policy.Link
 		asked, problems = policy.LinkOf(annotations)
-		if own.refused = ""; len(problems) == 0 {
+		own.refused = ""
+		if len(problems) == 0 {
 			own.drain = asked.Drain
 		}
 	})
+
 	for _, p := range problems {
 		s.log.Info("The cluster asks to be drained in a way that is not understood", "problem", p.String())
 	}

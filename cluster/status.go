@@ -71,6 +71,7 @@ func (s Status) BudgetProblem() string {
 	if letGo.Endpoints == 0 {
 		return s.OverBudget
 	}
+
 	text := fmt.Sprintf(
 		"the cluster has withdrawn most of what it had, and together with what it has now that exceeds "+
 			"%s: %d endpoints are not held any more, those that it withdrew first",

@@ -105,6 +105,7 @@ func (s *supervisor) supervise(ctx context.Context) {
 			live.disengage()
 		}
 	}()
+
 	s.restoreFromDir()
 	for failures := 0; ctx.Err() == nil; {
 		s.wanted, s.superseded = s.spec.Load()
@@ -113,6 +114,7 @@ func (s *supervisor) supervise(ctx context.Context) {
 		if s.wanted.Traffic.WithdrawalGuard.Hold > 0 {
 			s.askPeers(ctx) // what they hold
 		}
+
 		err := s.tryAccesses(ctx)
 		if errors.Is(err, context.Canceled) {
 			continue
@@ -121,6 +123,7 @@ func (s *supervisor) supervise(ctx context.Context) {
 		if s.status.Credentials == nil {
 			failures = 0
 		}
+
 		if s.current.Load() == nil {
 			s.status.Contact, s.status.OverBudget = err, ""
 			s.registry.setListing(s, false)
@@ -182,8 +185,10 @@ func (s *supervisor) tryAccesses(ctx context.Context) error {
 	if len(s.wanted.Access) == 0 {
 		failed = append(failed, errNoAccess)
 	}
+
 	var inUse *Access
 	var lost error // why the one in use is out of contact
+
 	for i, access := range s.wanted.Access {
 		if live := s.current.Load(); live != nil && live.access.equal(access) {
 			inUse = &s.wanted.Access[i]
@@ -194,10 +199,12 @@ func (s *supervisor) tryAccesses(ctx context.Context) error {
 			lost = fmt.Errorf("%s: %w", access.Source, h.err)
 			continue // another may work; this one goes on and is supervised
 		}
+
 		next, err := s.tryBeside(ctx, access)
 		if err == nil {
 			err = s.switchTo(next, access)
 		}
+
 		if ctx.Err() != nil || errors.Is(err, context.Canceled) {
 			return context.Canceled
 		}
@@ -208,6 +215,7 @@ func (s *supervisor) tryAccesses(ctx context.Context) error {
 		}
 		failed = append(failed, fmt.Errorf("%s: %w", access.Source, err))
 	}
+
 	err := errors.Join(failed...)
 	s.recordCredentials(inUse, err)
 	if inUse == nil {
@@ -222,7 +230,8 @@ func (s *supervisor) recordCredentials(inUse *Access, failed error) {
 		s.log.Info("Credentials do not work", "error", failed.Error(), "reason", api.ReasonFor(failed),
 			"keeping", s.status.Source)
 	}
-	if s.status.Credentials = failed; inUse != nil {
+	s.status.Credentials = failed
+	if inUse != nil {
 		s.status.Source = inUse.Source
 		s.status.issued, s.status.Expires = api.Validity(inUse.Config)
 	}
@@ -240,6 +249,7 @@ func (s *supervisor) tryBeside(ctx context.Context, access Access) (next *engage
 	patience := api.ProbeTimeout
 	slow := time.NewTimer(listPatience)
 	defer slow.Stop()
+
 	if !s.needsPeers() {
 		slow.Stop()
 	} else if s.status.Contact == nil {
@@ -249,9 +259,11 @@ func (s *supervisor) tryBeside(ctx context.Context, access Access) (next *engage
 		defer close(done)
 		next, err = s.try(attempt, ctx, access, live, patience)
 	})
+
 	abandon := func() error {
 		cancel()
-		if <-done; err == nil && next != live {
+		<-done
+		if err == nil && next != live {
 			next.disengage()
 		}
 		return context.Canceled
@@ -260,6 +272,7 @@ func (s *supervisor) tryBeside(ctx context.Context, access Access) (next *engage
 	finished := done
 	holds := time.NewTimer(guardPatience) // in which others report what they hold
 	defer holds.Stop()
+
 	for {
 		select {
 		case <-finished:
@@ -276,7 +289,8 @@ func (s *supervisor) tryBeside(ctx context.Context, access Access) (next *engage
 		case <-slow.C:
 			s.askPeers(ctx)
 		case a := <-s.peerAnswers():
-			if s.takeAnswer(a); finished == nil && !s.waitsForHolds() {
+			s.takeAnswer(a)
+			if finished == nil && !s.waitsForHolds() {
 				return next, nil
 			}
 		case <-s.superseded:
@@ -301,9 +315,11 @@ func (s *supervisor) try(
 	if err != nil {
 		return nil, err
 	}
+
 	if !s.wanted.Local {
 		conn.Budget = api.NewBudget(s.limits(s.wanted))
 	}
+
 	began := time.Now()
 	if err := probe(ctx, conn, patience); err != nil {
 		if live == nil && ctx.Err() == nil {
@@ -312,6 +328,7 @@ func (s *supervisor) try(
 		conn.Close()
 		return nil, err
 	}
+
 	s.registry.setListing(s, true)
 	next := s.newEngagement(life, access, conn)
 	if err := next.sync(ctx); err != nil {
@@ -338,11 +355,13 @@ func (s *supervisor) switchTo(next *engagement, access Access) error {
 		s.log.Info("A new token is in use", "source", access.Source)
 		return nil
 	}
+
 	writer := s.registry.newWriter(s)
 	if writer == nil { // the cluster was removed
 		next.disengage()
 		return context.Canceled
 	}
+
 	// The old engagement is fenced. What it wrote stays until the new one has written everything.
 	next.startReconciler(writer, s.guard)
 	next.startProbe(s.registry.options.ProbeInterval, &s.probes)
@@ -351,6 +370,7 @@ func (s *supervisor) switchTo(next *engagement, access Access) error {
 	for _, f := range s.registry.engageFuncs {
 		next.wg.Go(func() { f(next.ctx, &s.spec, next.conn) })
 	}
+
 	if live != nil {
 		live.disengage()
 	}
@@ -368,12 +388,14 @@ func (s *supervisor) waitForChange(ctx context.Context, retry time.Duration) {
 	if retry == 0 {
 		timer.Stop()
 	}
+
 	for soon := retry > 0 && retry <= maxRetry; ; {
 		changed := s.checkHealth()
 		if !soon && s.current.Load() != nil && s.status.State != federation.Live && len(s.wanted.Access) > 1 {
 			timer.Reset(maxRetry) // others may work
 			soon = true
 		}
+
 		select {
 		case <-changed:
 		case a := <-s.peerAnswers():
@@ -409,6 +431,7 @@ func (s *supervisor) updateState(h health) {
 		s.log.Info("The API server went back to an older state, as after a restore from a backup: " +
 			"everything was listed anew")
 	}
+
 	if s.status.OverBudget != h.overBudget {
 		s.status.OverBudget = h.overBudget
 		s.log.Info("The cluster went over its budget, or back below it", "problem", h.overBudget)
@@ -417,6 +440,7 @@ func (s *supervisor) updateState(h health) {
 		s.status.ClockSkew = skew
 		s.log.Info("The clock of the cluster is off, or is right again", "skew", skew)
 	}
+
 	s.status.LastContact, s.status.Contact = h.lastContact, h.err
 	if s.status.State != state {
 		s.status.State, s.status.Since = state, time.Now()

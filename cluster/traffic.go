@@ -104,11 +104,14 @@ func (w *Withdrawn) equal(o *Withdrawn) bool {
 func (r *Registry) followTraffic(ctx context.Context) {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
+
 	for {
 		next := r.updateAllTraffic(time.Now())
-		if timer.Stop(); !next.IsZero() {
+		timer.Stop()
+		if !next.IsZero() {
 			timer.Reset(max(time.Until(next), trafficPace))
 		}
+
 		select {
 		case <-timer.C:
 		case <-r.trafficChanged.Rung():
@@ -162,9 +165,11 @@ func (r *Registry) enforceTraffic(s *supervisor, now time.Time) *trafficUpdate {
 	t := Traffic{Asked: spec.Traffic, Released: spec.Released, NoSelfDrain: own.refused}
 	t.Policy, t.Drain = inForce(spec, own, now)
 	t.Drain.Next = earliest(t.Drain.Next, ownNext)
-	if t.Region = t.Policy.Region; spec.Traffic.Region == "" {
+	t.Region = t.Policy.Region
+	if spec.Traffic.Region == "" {
 		t.NoRegion = own.noRegion
 	}
+
 	r.store.SetPolicy(name, t.Policy)
 	u := &trafficUpdate{supervisor: s, superseded: superseded, traffic: t, next: t.Drain.Next}
 	if s.guard != nil {
@@ -176,6 +181,7 @@ func (r *Registry) enforceTraffic(s *supervisor, now time.Time) *trafficUpdate {
 			return h.Until.IsZero() || h.Endpoints == 0
 		})
 	}
+
 	if u.isDrained() || len(u.held) > 0 {
 		u.next = earliest(u.next, now.Add(neededInterval))
 	}
@@ -188,15 +194,18 @@ func (r *Registry) addAccount(u *trafficUpdate, limits api.Limits, now time.Time
 	r.store.SetLimit(name, federation.Size{
 		Services: limits.Services, Endpoints: limits.Endpoints, Bytes: limits.Bytes,
 	})
+
 	account := r.store.Account(name)
 	if pending := account.Unconfirmed; !pending.Since.IsZero() {
 		reported := pending.Since.Add(unconfirmedPatience)
-		if u.next = earliest(u.next, now.Add(neededInterval)); now.Before(reported) {
+		u.next = earliest(u.next, now.Add(neededInterval))
+		if now.Before(reported) {
 			u.next = earliest(u.next, reported)
 		} else {
 			u.traffic.Unconfirmed = Unconfirmed{pending.Endpoints, pending.Since}
 		}
 	}
+
 	if letGo := u.supervisor.guard.noteLetGo(account.LetGo, limits.String(), now); letGo != (LetGo{}) {
 		u.traffic.LetGo = letGo
 		u.next = earliest(u.next, letGo.At.Add(letGoReported))
@@ -229,6 +238,7 @@ func inForce(spec Spec, own countedTraffic, now time.Time) (p policy.Cluster, d 
 	case spec.Traffic.Drain != none:
 		d.By = fmt.Sprintf("the annotation %s of the Link", policy.DrainKey)
 	}
+
 	p = policy.Cluster{WhenStale: spec.Traffic.WhenStale, Drained: max(ofLink, itself), Region: spec.Traffic.Region}
 	if p.Region == "" {
 		p.Region = own.region
@@ -245,13 +255,15 @@ func (r *Registry) addNeeding(updates ...*trafficUpdate) {
 	drained, held := map[federation.Cluster]*trafficUpdate{}, map[federation.Cluster]*trafficUpdate{}
 	for _, u := range updates {
 		name := federation.Cluster(u.supervisor.name)
-		if isDrained[name] = u.isDrained(); u.isDrained() {
+		isDrained[name] = u.isDrained()
+		if u.isDrained() {
 			drained[name] = u
 		}
 		if len(u.held) > 0 {
 			held[name] = u
 		}
 	}
+
 	if len(drained)+len(held) == 0 {
 		return
 	}
@@ -264,6 +276,7 @@ func (r *Registry) addNeeding(updates ...*trafficUpdate) {
 			}
 			continue
 		}
+
 		members := v.Composition.Members
 		if len(drained) > 0 {
 			r.addNeedingDrained(name, members, isDrained, drained)
@@ -272,6 +285,7 @@ func (r *Registry) addNeeding(updates ...*trafficUpdate) {
 			r.addNeedingHeld(name, members, held)
 		}
 	}
+
 	for _, u := range updates {
 		u.traffic.Drain.Needed, u.traffic.Drain.NeededBy = u.needing.count, u.needing.first
 		u.traffic.Withdrawn = u.withdrawn()

@@ -36,16 +36,19 @@ func (s *Store) SetLimit(c Cluster, limit Size) {
 func (s *Store) Account(c Cluster) (a Account) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	k := s.cluster(c)
 	if k == nil {
 		return Account{}
 	}
+
 	a = Account{Written: k.written, Held: k.holds.size, LetGo: k.holds.letGo}
 	for h := range k.holds.all {
 		if h.stage != unconfirmed {
 			continue
 		}
-		if a.Unconfirmed.Endpoints += h.lacks; a.Unconfirmed.Since.IsZero() || h.since.Before(a.Unconfirmed.Since) {
+		a.Unconfirmed.Endpoints += h.lacks
+		if a.Unconfirmed.Since.IsZero() || h.since.Before(a.Unconfirmed.Since) {
 			a.Unconfirmed.Since = h.since
 		}
 	}
@@ -58,11 +61,13 @@ func (s *Store) boundHolds(c Cluster, k *cluster) {
 	if k.holds.order.Len() == 0 || k.limit == (Size{}) {
 		return
 	}
+
 	for h := range k.holds.all {
 		excess := k.written.plus(k.holds.size, 1).beyond(k.limit)
 		if excess == (Size{}) {
 			return
 		}
+
 		if h.size.within(excess) {
 			if h.stage != remembered {
 				k.holds.letGo += h.lacks
@@ -109,6 +114,7 @@ func (v *View) sizeBeside(o *View) (size Size) {
 		}
 		return size
 	}
+
 	for _, s := range v.Slices {
 		if same := o.slice(s.Name); same != s {
 			size = size.plus(s.sizeBeside(same), 1)
@@ -126,6 +132,7 @@ func (v *View) change(old *View) (size Size) {
 	if v != nil {
 		size, b = size.plus(Size{Services: 1, Bytes: v.ownBytes()}, 1), v.Slices
 	}
+
 	for len(a) > 0 || len(b) > 0 {
 		switch {
 		case len(b) == 0 || len(a) > 0 && a[0].Name < b[0].Name:
@@ -173,6 +180,7 @@ func (e *Endpoint) bytes() (n int64) {
 	if e.Workload != nil {
 		n += int64(unsafe.Sizeof(*e.Workload)) + int64(len(e.Workload.Name))
 	}
+
 	if d := e.Detail; d != nil {
 		n += int64(unsafe.Sizeof(*d)) + int64(len(d.Hostname))
 		for _, hint := range d.Hints {

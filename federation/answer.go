@@ -62,8 +62,10 @@ func (x *Selection) Answer(p Place, previous *Answer) *Answer {
 	if previous != nil {
 		before = previous.Set
 	}
+
 	a.Set = x.At(p, before)
 	a.Rejection = s.Rejection()
+
 	switch {
 	case a.Rejection == ExternalName || a.Rejection == Malformed:
 		a.State = Rejected
@@ -76,6 +78,7 @@ func (x *Selection) Answer(p Place, previous *Answer) *Answer {
 	default:
 		a.State = Absent
 	}
+
 	return a
 }
 
@@ -88,6 +91,7 @@ func (s *Snapshot) Rejection() Rejection {
 	case v.ExternalName:
 		return ExternalName
 	}
+
 	target := v
 	if v.Composition != nil && !s.Federated() {
 		m := s.Members[0]
@@ -96,6 +100,7 @@ func (s *Snapshot) Rejection() Rejection {
 		}
 		target = m.View
 	}
+
 	switch {
 	case target != nil && target.ExternalName:
 		return ExternalName
@@ -125,6 +130,7 @@ func (s *Snapshot) WaitUntil(grace time.Duration, started time.Time) (until time
 		if !m.Linked { // not yet: the clusters are not listed
 			since = started
 		}
+
 		if m.Listing {
 			wait = grace
 		}

@@ -75,6 +75,7 @@ func (x *Selection) rank(e *Entry) (rank int) {
 	if !x.query.proven(e) {
 		rank |= unproven
 	}
+
 	if e.Endpoint.Copied {
 		rank |= copied
 	}
@@ -97,6 +98,7 @@ func (e *Entry) compareClaims(o *Entry) int {
 	if c := compareFalseFirst(!e.origin.Home, !o.origin.Home); c != 0 {
 		return c
 	}
+
 	return cmp.Or(
 		strings.Compare(string(e.origin.Cluster), string(o.origin.Cluster)),
 		cmp.Compare(e.Endpoint.wear(), o.Endpoint.wear()),
@@ -130,6 +132,7 @@ func (w *Workload) compareWorkloads(o *Workload) int {
 	case o == nil:
 		return -1
 	}
+
 	return cmp.Or(
 		cmp.Compare(w.Kind(), o.Kind()),
 		strings.Compare(w.Namespace(), o.Namespace()),
@@ -179,6 +182,7 @@ func (s *Snapshot) Winners(q Query, claims []Claim) []Claim {
 		entries = append(entries, e)
 		of[e] = c
 	}
+
 	slices.SortFunc(entries, (*Entry).compareClaims)
 	var winners []Claim
 	for i, next := 0, 0; i < len(entries); i = next {
@@ -201,6 +205,7 @@ func (x *Selection) countConflicts() map[Ref]int {
 	entries := slices.Concat(slices.Collect(maps.Values(x.parts))...)
 	slices.SortFunc(entries, (*Entry).compareClaims)
 	conflicts := map[Ref]int{}
+
 	for i, next := 0, 0; i < len(entries); i = next {
 		var best int
 		best, next = x.best(entries, i)

@@ -28,9 +28,11 @@ func (c *cursor[K, T]) find(key K) int {
 
 func (c *cursor[K, T]) search(key K) int {
 	const few = 4
-	if c.misses++; c.misses <= few || len(c.list) == 0 {
+	c.misses++
+	if c.misses <= few || len(c.list) == 0 {
 		return slices.IndexFunc(c.list, func(t T) bool { return c.key(t) == key })
 	}
+
 	if c.byKey == nil {
 		c.byKey = make(map[K]int, len(c.list))
 		for i, t := range slices.Backward(c.list) {

@@ -19,6 +19,7 @@ func (v *View) Digest() uint64 {
 	if v.Policy != nil {
 		fmt.Fprintf(h, "%+v\n", *v.Policy)
 	}
+
 	for _, s := range v.Slices {
 		fmt.Fprintf(h, "%q %+v\n", s.Name, s.Ports)
 		for _, e := range s.Endpoints {

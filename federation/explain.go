@@ -71,11 +71,13 @@ func Explain(s *Snapshot, q Query, p Place) []Verdict {
 	for _, e := range left {
 		in[e] = true
 	}
+
 	for i := range t.verdicts {
 		v := &t.verdicts[i]
 		if v.Entry == nil {
 			continue
 		}
+
 		among := left
 		switch _, somewhere := v.Entry.part(true); {
 		case in[v.Entry]:
@@ -91,6 +93,7 @@ func Explain(s *Snapshot, q Query, p Place) []Verdict {
 			v.Reason = NoNode
 			continue
 		}
+
 		if winner := x.winner(among, v.Entry); winner != v.Entry {
 			v.Reason, v.Winner, v.For = Duplicate, winner, x.preference(winner, v.Entry)
 		}
@@ -101,6 +104,7 @@ func Explain(s *Snapshot, q Query, p Place) []Verdict {
 // preference returns why one claim to an address counts before another.
 func (x *Selection) preference(winner, loser *Entry) string {
 	sameCluster := winner.origin.Cluster == loser.origin.Cluster
+
 	worn := winner.Endpoint.wear() ^ loser.Endpoint.wear()
 	switch differ := x.rank(winner) ^ x.rank(loser); {
 	case sameCluster && worn&terminates != 0:
@@ -141,6 +145,7 @@ func (t *trace) block(m *Member, port uint16, b *block) {
 	if m.Held > 0 && t.written[m] == nil {
 		t.written[m] = m.Written.readyAddresses()
 	}
+
 	for _, e := range b.slice.Endpoints {
 		v := Verdict{
 			Reason: t.query.leavesOut(e), Addr: netip.AddrPortFrom(e.Addr, port),

@@ -91,7 +91,8 @@ func (a *holds) get(svc Service) *hold {
 func (a *holds) all(yield func(*hold) bool) {
 	for at := a.order.Front(); at != nil; {
 		h := at.Value.(*hold)
-		if at = at.Next(); !yield(h) {
+		at = at.Next()
+		if !yield(h) {
 			return
 		}
 	}
@@ -102,6 +103,7 @@ func (a *holds) set(svc Service, h *hold) {
 	at := a.byService[svc]
 	a.count(a.get(svc), -1)
 	a.count(h, 1)
+
 	switch {
 	case h == nil && at != nil:
 		a.order.Remove(at)
@@ -240,6 +242,7 @@ func (s *Store) Holds(c Cluster) (all map[Service]HoldStatus) {
 		if h.view == nil {
 			return
 		}
+
 		if all == nil {
 			all = map[Service]HoldStatus{}
 		}
@@ -276,6 +279,7 @@ func (s *Store) publishedHolds(c Cluster) (all map[Service]PublishedHold) {
 		case h.stage == remembered:
 			out.Before = h.view
 		}
+
 		if all == nil {
 			all = map[Service]PublishedHold{}
 		}
@@ -303,6 +307,7 @@ func (k *ClusterWriter) restoreHolds(all map[Service]PublishedHold) {
 		for h := range c.holds.all {
 			k.changeHold(h.service, nil)
 		}
+
 		var restored []*hold
 		for svc, p := range all {
 			h := &hold{service: svc, stage: confirmed, before: p.Before, since: p.Since, until: p.Until}
@@ -311,6 +316,7 @@ func (k *ClusterWriter) restoreHolds(all map[Service]PublishedHold) {
 			}
 			restored = append(restored, h)
 		}
+
 		slices.SortFunc(restored, func(a, b *hold) int { return a.until.Compare(b.until) })
 		for _, h := range restored {
 			k.changeHold(h.service, h.over(k.View(h.service)))
@@ -347,7 +353,8 @@ func (h *hold) beside(v *View) *hold {
 	next.view, next.lacks = v.withHeld(h.before)
 	next.size = h.before.sizeBeside(v)
 	if h.stage == remembered { // readers get what was written, or an empty Service
-		if next.view = nil; v == nil {
+		next.view = nil
+		if v == nil {
 			next.view, next.lacks = new(*h.before), 0
 			next.view.Slices = nil
 		}
@@ -462,6 +469,7 @@ func (v *View) withHeld(before *View) (with *View, missing int) {
 		n.Slices = append(n.Slices, s.without(lost))
 		taken[s.Name] = nil
 	}
+
 	for _, s := range before.Slices {
 		var endpoints []*Endpoint
 		for _, e := range s.Endpoints {
@@ -469,10 +477,12 @@ func (v *View) withHeld(before *View) (with *View, missing int) {
 				endpoints = append(endpoints, e)
 			}
 		}
-		if missing += len(endpoints); len(endpoints) > 0 {
+		missing += len(endpoints)
+		if len(endpoints) > 0 {
 			n.addHeld(s, endpoints, taken)
 		}
 	}
+
 	slices.SortFunc(n.Slices, compareNames)
 	return &n, missing
 }
@@ -515,6 +525,7 @@ func (v *View) lost(before *View) map[netip.Addr]bool {
 			}
 		}
 	}
+
 	if len(lost) > 0 {
 		for e := range v.ready {
 			delete(lost, e.Addr)

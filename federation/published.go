@@ -37,6 +37,7 @@ func (s *Store) Published(c Cluster, before Published) (p Published, same bool) 
 	if k == nil {
 		return Published{}, false
 	}
+
 	p = Published{
 		Views: k.views.Load(),
 		Holds: s.publishedHolds(c),
@@ -47,6 +48,7 @@ func (s *Store) Published(c Cluster, before Published) (p Published, same bool) 
 	if p.Views == before.Views && p.facts == before.facts && maps.Equal(p.Holds, before.Holds) {
 		return before, true
 	}
+
 	if k.hasFacts {
 		p.Nodes = map[string]string{}
 		for name, node := range s.nodes.table.All() {
@@ -67,6 +69,7 @@ func (k *ClusterWriter) Write(p Published) {
 	for name, zone := range p.Nodes {
 		k.SetNode(name, zone)
 	}
+
 	for ip, a := range p.Addresses {
 		k.SetAddress(ip, a)
 	}
@@ -104,6 +107,7 @@ func (v *View) Valid() bool {
 	if v.Composition == nil {
 		return ports && ordered
 	}
+
 	seen := map[MemberRef]bool{} // a Service may be a member twice, once as other clusters see it
 	for _, m := range v.Composition.Members {
 		if seen[m] {

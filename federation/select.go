@@ -129,6 +129,7 @@ func selectWith(s *Snapshot, q Query, prev *Selection, t *trace) *Selection {
 	if prev == nil || prev.query != q {
 		prev = &Selection{}
 	}
+
 	x := &Selection{
 		snapshot: s,
 		query:    q,
@@ -139,6 +140,7 @@ func selectWith(s *Snapshot, q Query, prev *Selection, t *trace) *Selection {
 		divided:  s.divides(q),
 	}
 	changes := changes{}
+
 	for _, m := range s.Members {
 		if m.Stale {
 			x.stale[m.Origin] = true
@@ -149,6 +151,7 @@ func selectWith(s *Snapshot, q Query, prev *Selection, t *trace) *Selection {
 		}
 		x.addMember(m, prev, changes, t)
 	}
+
 	for key, b := range prev.blocks {
 		if x.blocks[key] == nil {
 			changes.lose(key.local, b.entries...)
@@ -170,6 +173,7 @@ func (x *Selection) leavesOut(m *Member) Reason {
 	case v.ExternalName:
 		return Alias // whatever slices name it
 	}
+
 	if _, declared := m.View.PortOf(x.query.Port, x.protocol); !declared && x.snapshot.View.Composition != nil {
 		return Undeclared // only a Service that stands for itself serves a port it does not declare
 	}
@@ -182,6 +186,7 @@ func (x *Selection) addMember(m *Member, prev *Selection, changes changes, t *tr
 	local := m.Origin.Filtered && m.View.LocalOnly || x.snapshot.LocalOnly()
 	x.local = x.local || local
 	hinted, total := 0, 0
+
 	for _, slice := range m.View.Slices {
 		port, leads := x.query.Port, len(slice.Ports) > 0
 		if declared {
@@ -192,11 +197,13 @@ func (x *Selection) addMember(m *Member, prev *Selection, changes changes, t *tr
 			t.add(Verdict{Reason: NoTarget, Member: m, Slice: slice})
 			continue
 		}
+
 		key := blockKey{m.Origin, slice.Name, port, local}
 		b := prev.blocks[key]
 		if b == nil || b.slice != slice {
 			b = newBlock(key, slice, x.query, b, changes)
 		}
+
 		x.blocks[key] = b
 		t.block(m, port, b)
 		hinted += b.hinted
@@ -205,6 +212,7 @@ func (x *Selection) addMember(m *Member, prev *Selection, changes changes, t *tr
 		x.v4 = x.v4 || b.v4
 		x.v6 = x.v6 || b.v6
 	}
+
 	if m.Origin.Filtered && !local && hinted == total && total > 0 {
 		x.hinted[m.Origin] = true
 	}
@@ -234,6 +242,7 @@ func (s *Slice) Target(p ServicePort) int {
 			number = i
 		}
 	}
+
 	return number
 }
 
@@ -244,6 +253,7 @@ func newBlock(key blockKey, slice *Slice, q Query, old *block, changes changes) 
 	if q.Hostname == "" { // else few
 		b.entries = make([]*Entry, 0, len(slice.Endpoints))
 	}
+
 	var before []*Entry
 	if old != nil {
 		before = old.entries
@@ -252,6 +262,7 @@ func newBlock(key blockKey, slice *Slice, q Query, old *block, changes changes) 
 	passed, label := 0, noLabel // of before; of the last that was taken over
 	var added []*Entry          // since then
 	room := int64(1)            // that each of them needs
+
 	for _, e := range slice.Endpoints {
 		if q.leavesOut(e) != Kept {
 			if q.waitsFor(e) {
@@ -259,6 +270,7 @@ func newBlock(key blockKey, slice *Slice, q Query, old *block, changes changes) 
 			}
 			continue
 		}
+
 		at := places.find(e)
 		if at >= passed && (label == noLabel || before[at].label-label > room*int64(len(added))) {
 			changes.lose(key.local, before[passed:at]...)
@@ -274,8 +286,10 @@ func newBlock(key blockKey, slice *Slice, q Query, old *block, changes changes) 
 			b.entries, added = append(b.entries, entry), append(added, entry)
 			changes.gain(key.local, entry)
 		}
+
 		b.noteEndpoint(e)
 	}
+
 	number(added, label, noLabel)
 	changes.lose(key.local, before[passed:]...)
 	return b
@@ -288,6 +302,7 @@ func (b *block) noteEndpoint(e *Endpoint) {
 	if e.Zone != (Name{}) {
 		b.zoned = true
 	}
+
 	switch {
 	case e.Workload == nil:
 	case e.Addr.Is4():
@@ -393,6 +408,7 @@ func (c changes) apply(parts map[part][]*Entry) map[part][]*Entry {
 	if len(c) == 0 {
 		return parts
 	}
+
 	next := make(map[part][]*Entry, len(parts))
 	maps.Copy(next, parts)
 	for p, change := range c {
@@ -411,6 +427,7 @@ func splice(base, removed, added []*Entry) []*Entry {
 	if len(removed) == 0 && len(added) == 0 {
 		return base
 	}
+
 	out := make([]*Entry, 0, len(base)-len(removed)+len(added))
 	for len(removed) > 0 || len(added) > 0 {
 		remove := len(added) == 0 || len(removed) > 0 && removed[0].compareClaims(added[0]) <= 0
@@ -418,6 +435,7 @@ func splice(base, removed, added []*Entry) []*Entry {
 		if remove {
 			next = removed
 		}
+
 		i, _ := slices.BinarySearchFunc(base, next[0], (*Entry).compareClaims)
 		out, base = append(out, base[:i]...), base[i:]
 		if remove {
@@ -426,6 +444,7 @@ func splice(base, removed, added []*Entry) []*Entry {
 			out, added = append(out, added[0]), added[1:]
 		}
 	}
+
 	return append(out, base...)
 }
 
@@ -493,6 +512,7 @@ func (x *Selection) newSet(p Place, entries []*Entry) *Set {
 		}
 		set.size++
 	}
+
 	return set
 }
 
@@ -540,6 +560,7 @@ func (x *Selection) hintedFor(p Place, entries []*Entry) func(*Entry) bool {
 			here[o] = true
 		}
 	}
+
 	if len(here) == 0 {
 		return nil
 	}

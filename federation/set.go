@@ -92,14 +92,17 @@ func DiffAt(old, current *Set, port uint16) (add []Choice, remove []netip.AddrPo
 	if current == nil {
 		current = &Set{}
 	}
+
 	o, n := old.entries, current.entries
 	sameLens := old.lens == current.lens
+
 	for len(o) > 0 && len(n) > 0 {
 		if same := common(o, n); sameLens && same > 0 { // as most of two Sets is
 			addr := o[same-1].Addr
 			o, n = after(o[same:], addr), after(n[same:], addr)
 			continue
 		}
+
 		was, is := o[0], n[0]
 		c := was.At(port).Compare(is.At(port))
 		switch {
@@ -109,6 +112,7 @@ func DiffAt(old, current *Set, port uint16) (add []Choice, remove []netip.AddrPo
 			!sameLens && !old.lens.choice(was).sameUse(current.lens.choice(is)):
 			add = append(add, current.lens.choice(is))
 		}
+
 		if c <= 0 {
 			o = after(o, was.Addr)
 		}
@@ -116,6 +120,7 @@ func DiffAt(old, current *Set, port uint16) (add []Choice, remove []netip.AddrPo
 			n = after(n, is.Addr)
 		}
 	}
+
 	for ; len(o) > 0; o = after(o, o[0].Addr) {
 		remove = append(remove, o[0].At(port))
 	}

@@ -67,6 +67,7 @@ func (x *Selection) divisionAt(node string) *division {
 	all := &x.divisions
 	all.mu.Lock()
 	defer all.mu.Unlock()
+
 	if all.byNode == nil {
 		all.byNode, all.local = map[string]*division{}, x.localNodes()
 	}
@@ -93,6 +94,7 @@ func (x *Selection) localNodes() map[string]bool {
 			}
 		}
 	}
+
 	return nodes
 }
 
@@ -108,6 +110,7 @@ func (x *Selection) newDivision(node string) *division {
 		}
 		d.of[m.Origin] = c
 	}
+
 	families := x.addReady(d, node)
 	x.addWaiting(d, node, families)
 	d.addShares(x.snapshot.View)
@@ -124,6 +127,7 @@ func (d *division) addShares(v *View) {
 	for i, c := range d.portions {
 		members[i] = c.Member
 	}
+
 	for i, share := range policy.Shares(of, members) {
 		c := d.portions[i]
 		c.Share, c.whole = share, share.Given(0) == c.Ready
@@ -147,6 +151,7 @@ func (d *division) first(sixteenth uint8) uint8 {
 func (x *Selection) addReady(d *division, node string) map[family]bool {
 	entries := x.claims(node)
 	overIPv6, families := x.overIPv6(entries), map[family]bool{}
+
 	for i, next := 0, 0; i < len(entries); i = next {
 		var best int
 		best, next = x.best(entries, i)
@@ -159,9 +164,11 @@ func (x *Selection) addReady(d *division, node string) map[family]bool {
 				families[e.family()] = true
 			}
 		}
+
 		c := d.of[e.origin]
 		c.entries = append(c.entries, e)
 	}
+
 	for _, c := range d.portions {
 		c.Ready, c.All = len(c.entries), len(c.entries)
 	}
@@ -176,12 +183,14 @@ func (x *Selection) addWaiting(d *division, node string, families map[family]boo
 			c.All += b.waiting
 			continue
 		}
+
 		for _, e := range b.slice.Endpoints {
 			entry := Entry{Endpoint: e, origin: key.origin}
 			at, somewhere := entry.part(key.local)
 			if !x.query.waitsFor(e) || !somewhere || key.local && at.node != node {
 				continue
 			}
+
 			if x.dual() && e.Workload != nil {
 				if families[entry.family()] {
 					continue
@@ -200,6 +209,7 @@ func (x *Selection) given(p Place, entries []*Entry, leaveOut func(*Entry, Reaso
 	if d.whole {
 		return entries
 	}
+
 	given := d.fixed
 	for _, c := range d.portions {
 		if n := c.Given(p.Sixteenth); n > 0 && !c.whole {
@@ -223,6 +233,7 @@ func (x *Selection) explainGiven(d *division, entries, given []*Entry, leaveOut 
 			counts[e] = c
 		}
 	}
+
 	for _, e := range entries {
 		c := counts[e]
 		switch {
@@ -255,6 +266,7 @@ func (c *portion) choose(n int, bucket uint8) []*Entry {
 	for i, e := range c.entries {
 		scores[i] = policy.Score(e.Endpoint.Addr, bucket)
 	}
+
 	lowest := nth(slices.Clone(scores), n)
 	ties := n
 	for _, s := range scores {
@@ -262,6 +274,7 @@ func (c *portion) choose(n int, bucket uint8) []*Entry {
 			ties--
 		}
 	}
+
 	chosen := make([]*Entry, 0, n)
 	for i, e := range c.entries {
 		if scores[i] < lowest || scores[i] == lowest && ties == 0 {
@@ -292,6 +305,7 @@ func nth(of []uint64, n int) uint64 {
 				i, j = i+1, j-1
 			}
 		}
+
 		switch { // of[:j+1] >= pivot, of[i:] <= pivot, and what is between is the pivot
 		case n <= j+1:
 			of = of[:j+1]

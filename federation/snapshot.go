@@ -116,6 +116,7 @@ func (s *Snapshot) Transport(port uint16) Transport {
 			return own.Protocol
 		}
 	}
+
 	first, found := TCP, false
 	for _, m := range s.Members {
 		if m.View == nil {

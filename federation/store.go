@@ -110,6 +110,7 @@ func (s *Store) MarkClustersListed() {
 func (s *Store) AddCluster(c Cluster, e Expectation) {
 	s.mu.Lock()
 	defer s.unlock()
+
 	k := s.cluster(c)
 	switch {
 	case k == nil:
@@ -144,6 +145,7 @@ func (s *Store) SetPolicy(c Cluster, p policy.Cluster) {
 	if k == nil {
 		return
 	}
+
 	var before policy.Cluster
 	if k.policy != nil {
 		before = *k.policy
@@ -151,9 +153,12 @@ func (s *Store) SetPolicy(c Cluster, p policy.Cluster) {
 	if before == p {
 		return
 	}
-	if k.policy = new(p); p == (policy.Cluster{}) {
+
+	k.policy = new(p)
+	if p == (policy.Cluster{}) {
 		k.policy = nil
 	}
+
 	s.refresh(c)
 	if p.Region != before.Region { // of the Services of c, other clusters are in its region
 		for ref := range s.heads {
@@ -208,6 +213,7 @@ func (s *Store) RemoveCluster(c Cluster) {
 	for h := range k.holds.all {
 		s.setHold(k, h.service, nil)
 	}
+
 	k.writer = nil
 	if k.hasFacts {
 		s.expectFacts()
@@ -235,7 +241,8 @@ func (s *Store) cluster(c Cluster) *cluster { return (*s.clusters.Load())[c] }
 // link makes k what is known of c; nil for nothing. It needs s.mu.
 func (s *Store) link(c Cluster, k *cluster) {
 	next := maps.Clone(*s.clusters.Load())
-	if next[c] = k; k == nil {
+	next[c] = k
+	if k == nil {
 		delete(next, c)
 	}
 	s.clusters.Store(&next)
@@ -342,6 +349,7 @@ func (k *ClusterWriter) MarkSynced() {
 		for _, svc := range k.unwritten() {
 			k.replace(svc, nil, k.changeOf(k.View(svc), nil), heldLater{})
 		}
+
 		k.restoring = false
 		if c.hasFacts {
 			k.store.deleteUnwrittenFacts()
@@ -359,7 +367,8 @@ func (k *ClusterWriter) do(f func(*cluster)) {
 	k.store.mu.Lock()
 	defer k.store.unlock()
 	if k.cluster != nil && k.cluster.writer == k {
-		if f(k.cluster); !k.restoring {
+		f(k.cluster)
+		if !k.restoring {
 			k.store.boundHolds(k.name, k.cluster)
 		}
 	}
@@ -421,6 +430,7 @@ func (s *Store) publish() []watch.Superseded {
 		}
 		h.draft = nil
 	}
+
 	s.drafts, s.superseded = nil, nil
 	return superseded
 }
@@ -455,6 +465,7 @@ func (s *Store) exchangeOne(u use) (changed bool) {
 	if m == old {
 		return false
 	}
+
 	if u.head.draft == nil {
 		next := *newest
 		next.Members = slices.Clone(next.Members)
@@ -500,6 +511,7 @@ func (s *Store) index(h *head, old, next *Snapshot) {
 	if old != nil && next != nil && slices.EqualFunc(old.Members, next.Members, (*Member).sameRef) {
 		return
 	}
+
 	if old != nil {
 		for i, m := range old.Members {
 			services, svc := s.uses[m.Origin.Cluster], m.Origin.Service
@@ -507,11 +519,13 @@ func (s *Store) index(h *head, old, next *Snapshot) {
 			if services[svc] = slices.Delete(services[svc], at, at+1); len(services[svc]) > 0 {
 				continue
 			}
-			if delete(services, svc); len(services) == 0 {
+			delete(services, svc)
+			if len(services) == 0 {
 				delete(s.uses, m.Origin.Cluster)
 			}
 		}
 	}
+
 	if next != nil {
 		for i, m := range next.Members {
 			services := s.uses[m.Origin.Cluster]
@@ -536,6 +550,7 @@ func (s *Store) resolve(ref Ref, old *Snapshot) *Snapshot {
 	if old != nil {
 		before.list = old.Members
 	}
+
 	snapshot.Members = make([]*Member, len(terms))
 	for i, term := range terms {
 		var same *Member
@@ -561,6 +576,7 @@ func (s *Store) member(home Ref, term MemberRef, old *Member) *Member {
 		m.Policy, m.Near = c.policy, c.isNear(s.cluster(home.Cluster))
 		origin.TrustDomain = c.expectation.TrustDomain
 	}
+
 	if old != nil && *old.Origin == origin {
 		m.Origin = old.Origin
 	} else {
@@ -624,6 +640,7 @@ func (w *Watch) Declaration() (*Declaration, <-chan struct{}) { return w.head.de
 func (w *Watch) Close() {
 	w.store.mu.Lock()
 	defer w.store.mu.Unlock()
+
 	if w.closed {
 		return
 	}
@@ -631,7 +648,9 @@ func (w *Watch) Close() {
 	if w.remove != nil {
 		w.remove()
 	}
-	if w.head.watchers--; w.head.watchers == 0 {
+
+	w.head.watchers--
+	if w.head.watchers == 0 {
 		newest, _ := w.head.snapshot.Load()
 		w.store.index(w.head, newest, nil)
 		delete(w.store.heads, w.head.ref)

@@ -431,6 +431,7 @@ func (v *View) sharing(old *View) *View {
 		v.ThroughGateway == old.ThroughGateway &&
 		slices.Equal(v.Ports, old.Ports) && v.Composition.equal(old.Composition) && v.Policy.Equal(old.Policy) &&
 		len(v.Slices) == len(old.Slices)
+
 	for i, s := range v.Slices {
 		j, found := slices.BinarySearchFunc(old.Slices, s, compareNames)
 		if !found {
@@ -440,6 +441,7 @@ func (v *View) sharing(old *View) *View {
 		n.Slices[i] = s.sharing(old.Slices[j])
 		same = same && n.Slices[i] == old.Slices[j]
 	}
+
 	if same {
 		return old
 	}
@@ -466,6 +468,7 @@ func (s *Slice) sharing(old *Slice) *Slice {
 	if s == old {
 		return s
 	}
+
 	n := &Slice{Name: s.Name, Ports: s.Ports, Endpoints: slices.Clone(s.Endpoints)}
 	same := slices.Equal(s.Ports, old.Ports) && len(s.Endpoints) == len(old.Endpoints)
 	before := cursor[netip.Addr, *Endpoint]{list: old.Endpoints, key: func(e *Endpoint) netip.Addr { return e.Addr }}
@@ -476,6 +479,7 @@ func (s *Slice) sharing(old *Slice) *Slice {
 		}
 		same = same && at == i && n.Endpoints[i] == old.Endpoints[i]
 	}
+
 	if same {
 		return old
 	}

@@ -30,6 +30,7 @@ func (v *Views) Get(svc Service) *View {
 	if v == nil || v.root == nil {
 		return nil
 	}
+
 	n := v.root
 	for p := pathTo(svc); n.view == nil; p = p.down() {
 		bit := p.bit()
@@ -38,6 +39,7 @@ func (v *Views) Get(svc Service) *View {
 		}
 		n = n.kids[n.kidIndex(bit)]
 	}
+
 	if n.svc != svc {
 		return nil
 	}
@@ -82,6 +84,7 @@ func (v *Views) With(svc Service, view *View) *Views {
 	if next.Get(svc) != nil {
 		next.len--
 	}
+
 	if view != nil {
 		next.len++
 		next.root = next.root.with(pathTo(svc), &node{svc: svc, view: view})
@@ -103,6 +106,7 @@ func (n *node) with(p path, leaf *node) *node {
 		}
 		return (&node{bits: old.bit(), kids: []*node{n}}).with(p, leaf)
 	}
+
 	bit := p.bit()
 	at, next := n.kidIndex(bit), &node{bits: n.bits | bit}
 	if n.bits&bit == 0 {
@@ -122,12 +126,15 @@ func (n *node) without(p path) *node {
 	case n.view != nil:
 		return n
 	}
+
 	bit := p.bit()
 	if n.bits&bit == 0 {
 		return n
 	}
+
 	at := n.kidIndex(bit)
 	kid := n.kids[at].without(p.down())
+
 	switch {
 	case kid == n.kids[at]:
 		return n
@@ -140,6 +147,7 @@ func (n *node) without(p path) *node {
 	case kid.view != nil && len(n.kids) == 1:
 		return kid
 	}
+
 	next := &node{bits: n.bits, kids: slices.Clone(n.kids)}
 	next.kids[at] = kid
 	return next
@@ -164,7 +172,8 @@ func (p path) bit() uint16 { return 1 << (p.hash & 15) }
 
 func (p path) down() path {
 	p.level++
-	if p.hash >>= 4; p.level%16 == 0 {
+	p.hash >>= 4
+	if p.level%16 == 0 {
 		p.hash = maphash.Comparable(seed, path{svc: p.svc, level: p.level})
 	}
 	return p

@@ -100,6 +100,7 @@ func conditionsFor(l *Link, out outcome, status cluster.Status, applied bool, no
 		}
 		return r.conditions
 	}
+
 	r.addCondition(Accepted, metav1.ConditionTrue, "Accepted", "linked as "+l.clusterName+", "+out.domains)
 	r.reportCredentials(out.rejection, status, now)
 	r.reportConnected(status, applied)
@@ -110,6 +111,7 @@ func conditionsFor(l *Link, out outcome, status cluster.Status, applied bool, no
 		status.BudgetProblem(),
 		"everything that the cluster publishes is accepted",
 	)
+
 	r.reportWritable(status.Writing)
 	r.reportSlices(status.LeftOut, status.LeftTo)
 	r.reportConsistent(status)
@@ -135,7 +137,9 @@ func (r *reporter) reportCredentials(rejection error, status cluster.Status, now
 	if status.Source != "" {
 		serving = status.Source + " is in use" + validity(status.Expires, now)
 	}
+
 	problem := oneLine(errors.Join(rejection, status.Credentials)) + "; " + serving
+
 	failed := api.ReasonFor(status.Credentials) // why the newest credentials are not in use
 	switch {
 	case rejection != nil:
@@ -251,6 +255,7 @@ func (r *reporter) reportDrained(d cluster.Drain) {
 	if !d.Next.IsZero() {
 		next = ", and the next step is at " + rfc3339(d.Next)
 	}
+
 	switch {
 	case d.Percent == 100 && d.Needed > 0:
 		more := ""

@@ -38,6 +38,7 @@ func ParseHosts(list string) ([]string, error) {
 		}
 		hosts = append(hosts, strings.ToLower(item))
 	}
+
 	return hosts, nil
 }
 
@@ -60,6 +61,7 @@ func Credentials(kubeconfig []byte, hosts Hosts) (*rest.Config, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	context, found := parsed.Contexts[parsed.CurrentContext]
 	if !found || context == nil {
 		return nil, fmt.Errorf("the kubeconfig has no context %q, which its current-context names",
@@ -69,6 +71,7 @@ func Credentials(kubeconfig []byte, hosts Hosts) (*rest.Config, error) {
 	if !found || cluster == nil {
 		return nil, fmt.Errorf("the kubeconfig has no cluster %q, which its current context names", context.Cluster)
 	}
+
 	user, found := parsed.AuthInfos[context.AuthInfo]
 	if !found || user == nil {
 		return nil, fmt.Errorf("the kubeconfig has no user %q, which its current context names", context.AuthInfo)
@@ -76,6 +79,7 @@ func Credentials(kubeconfig []byte, hosts Hosts) (*rest.Config, error) {
 	if err := validateFields(cluster, user); err != nil {
 		return nil, err
 	}
+
 	config := &rest.Config{
 		Host:        cluster.Server,
 		BearerToken: user.Token,
@@ -86,10 +90,12 @@ func Credentials(kubeconfig []byte, hosts Hosts) (*rest.Config, error) {
 			KeyData:    user.ClientKeyData,
 		},
 	}
+
 	host, err := hosts.validateServer(cluster.Server)
 	if err != nil {
 		return nil, err
 	}
+
 	// A name may resolve to an address that is not allowed, now or later: check each connection.
 	config.Dial = (&net.Dialer{
 		Timeout: 3 * time.Second, KeepAlive: 15 * time.Second,
@@ -129,6 +135,7 @@ func validateFields(c *clientcmdapi.Cluster, u *clientcmdapi.AuthInfo) (err erro
 	authenticates := u.Token != "" || len(u.ClientCertificateData) > 0
 	impersonates := u.Impersonate != "" || u.ImpersonateUID != "" ||
 		len(u.ImpersonateGroups) > 0 || len(u.ImpersonateUserExtra) > 0
+
 	isBlank := func(c rune) bool { return c <= ' ' || c == 0x7f }
 	for _, r := range []struct {
 		set                 bool
@@ -161,6 +168,7 @@ func validateFields(c *clientcmdapi.Cluster, u *clientcmdapi.AuthInfo) (err erro
 			err = errors.Join(err, rejectedField(r.field, r.why, r.instead))
 		}
 	}
+
 	if len(u.ClientCertificateData) > 0 || len(u.ClientKeyData) > 0 {
 		if _, pair := tls.X509KeyPair(u.ClientCertificateData, u.ClientKeyData); pair != nil {
 			err = errors.Join(err, rejectedField("user.client-certificate-data",
@@ -182,6 +190,7 @@ func (h Hosts) validateServer(server string) (host string, err error) {
 	case u.User != nil || u.RawQuery != "" || u.Fragment != "":
 		return "", rejectedField("cluster.server", "it contains more than an address", "write https://host:port")
 	}
+
 	host = strings.ToLower(u.Hostname())
 	if h.allows(host) {
 		return host, nil
@@ -189,6 +198,7 @@ func (h Hosts) validateServer(server string) (host string, err error) {
 	if addr, err := netip.ParseAddr(host); err == nil {
 		return host, h.validateAddr(addr)
 	}
+
 	name := strings.TrimSuffix(host, ".")
 	isLocalhost := name == "localhost" || strings.HasSuffix(name, ".localhost")
 	if h.InCluster && isLocalhost {

@@ -92,6 +92,7 @@ func (r *Reconciler) restoreFromPeers(ctx context.Context) {
 	applied, _ := r.registry.Names()
 	r.mu.Lock()
 	defer r.mu.Unlock()
+
 	for _, spec := range specs {
 		name := spec.Name
 		if name != r.options.ClusterName && invalidName("", name) == "" && !slices.Contains(applied, name) {
@@ -172,6 +173,7 @@ func (r *Reconciler) releaseDeleted(ctx context.Context) {
 		if due.IsZero() {
 			timer.Stop()
 		}
+
 		select {
 		case <-timer.C:
 		case <-changed:
@@ -186,6 +188,7 @@ func (r *Reconciler) decideDeletions(now time.Time) (due time.Time) {
 	if replaced := r.replacedLinks(now); len(replaced) > 0 {
 		r.release(replaced)
 	}
+
 	pending, remaining, last := r.pendingDeletions()
 	switch settled := last.Add(deletionSettle); {
 	case len(pending) == 0:
@@ -205,10 +208,12 @@ func (r *Reconciler) decideDeletions(now time.Time) (due time.Time) {
 			r.hold(pending, heldKindGone)
 		}
 	}
+
 	ends := r.releaseEnded(now)
 	if ends.IsZero() {
 		return due
 	}
+
 	r.retryIfServed() // for whatever reason they are held: most Links are deleted at once also when their CRD is
 	for _, next := range []time.Time{ends, now.Add(kindPoll)} {
 		if due.IsZero() || next.Before(due) {
@@ -229,6 +234,7 @@ func (r *Reconciler) replacedLinks(now time.Time) (replaced []api.Key) {
 			linked[l.clusterName] = true
 		}
 	}
+
 	for k, d := range r.deleted {
 		if now.Before(d.at.Add(deletionSettle)) {
 			return nil
@@ -245,6 +251,7 @@ func (r *Reconciler) replacedLinks(now time.Time) (replaced []api.Key) {
 func (r *Reconciler) pendingDeletions() (pending []api.Key, remaining int, last time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+
 	for k, d := range r.deleted {
 		if d.reason == "" && !r.mayBeLinked(k) {
 			pending = append(pending, k)
@@ -253,6 +260,7 @@ func (r *Reconciler) pendingDeletions() (pending []api.Key, remaining int, last 
 			}
 		}
 	}
+
 	for k := range r.seenLinks {
 		if _, isDeleted := r.deleted[k]; !isDeleted {
 			remaining++
@@ -330,6 +338,7 @@ func (r *Reconciler) releaseEnded(now time.Time) (next time.Time) {
 		}
 	}
 	r.mu.Unlock()
+
 	if len(ended) > 0 {
 		r.log.Info("Links that were deleted are not held any longer", "links", len(ended))
 		r.release(ended)
@@ -340,11 +349,13 @@ func (r *Reconciler) releaseEnded(now time.Time) (next time.Time) {
 // release unlinks the clusters of deleted Links, unless there are Links of their names again.
 func (r *Reconciler) release(keys []api.Key) {
 	var names []string
+
 	r.mu.Lock()
 	for _, k := range keys {
 		if _, found := r.deleted[k]; !found {
 			continue
 		}
+
 		delete(r.deleted, k)
 		if l := r.seenLinks[k]; l != nil {
 			names = append(names, l.clusterName)
@@ -355,6 +366,7 @@ func (r *Reconciler) release(keys []api.Key) {
 			delete(r.restored, k.Name)
 		}
 	}
+
 	r.watchNamespaces()
 	r.mu.Unlock()
 	r.changes.Store(struct{}{})

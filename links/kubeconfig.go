@@ -27,6 +27,7 @@ func loadKubeconfig(kubeconfig []byte) (*clientcmdapi.Config, error) {
 	if err := yaml.Unmarshal(kubeconfig, &decoded); err != nil {
 		return nil, fmt.Errorf("the kubeconfig cannot be parsed: it is neither YAML nor JSON%s", lineOf(err))
 	}
+
 	document, isMap := decoded.(map[string]any)
 	if isMap && isOr(document["kind"], "Config") && isOr(document["apiVersion"], "v1") {
 		if found := misfits("", document, reflect.TypeFor[clientcmdv1.Config]()); len(found) > 0 {
@@ -56,8 +57,10 @@ func misfits(path string, v any, t reflect.Type) (found []error) {
 	expected := func(what, instead string) []error {
 		return reject(fmt.Sprintf("it is %s, and must be %s", kindOf(v), what), instead)
 	}
+
 	text, isText := v.(string)
 	list, isList := v.([]any)
+
 	members, isMap := v.(map[string]any)
 	switch isBytes := t == reflect.TypeFor[[]byte](); {
 	case v == nil || t.PkgPath() == "k8s.io/apimachinery/pkg/runtime": // an extension is anything
@@ -92,6 +95,7 @@ func misfits(path string, v any, t reflect.Type) (found []error) {
 			found = append(found, misfits(strings.TrimPrefix(path+"."+name, "."), members[name], field.Type)...)
 		}
 	}
+
 	return found
 }
 
@@ -102,6 +106,7 @@ func misfitsOfList(path string, list []any, t reflect.Type) (found []error) {
 	if t.Kind() == reflect.Struct {
 		_, isNamed = t.FieldByName("Name")
 	}
+
 	for i, item := range list {
 		at := fmt.Sprintf("%s[%d]", path, i)
 		found = append(found, misfits(at, item, t)...)

@@ -82,6 +82,7 @@ func newLink(object any, local string) (*Link, bool) {
 	if !ok {
 		return nil, false
 	}
+
 	l := &Link{
 		key:        api.Key{Namespace: u.GetNamespace(), Name: u.GetName()},
 		uid:        string(u.GetUID()),
@@ -94,8 +95,10 @@ func newLink(object any, local string) (*Link, bool) {
 
 		misread: view.Misread(u.GetAnnotations(), annotationKeys),
 	}
+
 	l.readTraffic(u.GetAnnotations())
 	l.slicesEnabled, l.slicesUnclear = view.OptsIn(u.GetAnnotations())
+
 	var parsed struct {
 		Spec struct {
 			TargetClusterName        string `json:"targetClusterName"`
@@ -103,10 +106,12 @@ func newLink(object any, local string) (*Link, bool) {
 			ClusterCredentialsSecret string `json:"clusterCredentialsSecret"`
 		} `json:"spec"`
 	}
+
 	b, err := u.MarshalJSON()
 	if err == nil {
 		err = json.Unmarshal(b, &parsed)
 	}
+
 	l.clusterName = shortened(parsed.Spec.TargetClusterName)
 	l.clusterDomain = parsed.Spec.TargetClusterDomain
 	l.secret = parsed.Spec.ClusterCredentialsSecret
@@ -119,6 +124,7 @@ func newLink(object any, local string) (*Link, bool) {
 		l.refusal, l.refused = reasonLocalName, localName(local)+
 			": choose another spec.targetClusterName, or another -cluster-name for this process"
 	}
+
 	l.mirroring = newMirroring(u, l)
 	return l, true
 }
@@ -177,6 +183,7 @@ func (l *Link) readTraffic(annotations map[string]string) {
 		l.released = value
 		return
 	}
+
 	p := policy.Problem{Key: ReleasedAtKey, Value: value, Want: "set a time, as 'fingerpost release' does"}
 	l.unread = append(l.unread, p)
 	if l.misread != "" {
@@ -263,6 +270,7 @@ func newSecret(object any) (*secret, bool) {
 	if !ok || s.Type != SecretType {
 		return nil, false
 	}
+
 	record := &secret{
 		key:           api.Key{Namespace: s.Namespace, Name: s.Name},
 		created:       s.CreationTimestamp.Time,

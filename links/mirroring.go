@@ -108,6 +108,7 @@ func newMirroring(u *unstructured.Unstructured, l *Link) *Mirroring {
 		m.Spec = string(text)
 		err = json.Unmarshal(text, &spec)
 	}
+
 	fields.problems = err
 	m.Selector = fields.readSelector("spec.selector", spec.Selector)
 	m.RemoteDiscoverySelector = fields.readSelector("spec.remoteDiscoverySelector", spec.RemoteDiscoverySelector)
@@ -117,6 +118,7 @@ func newMirroring(u *unstructured.Unstructured, l *Link) *Mirroring {
 	if spec.ProbeSpec.Path != "" && len(m.Gateway.Addresses) > 0 {
 		m.Probe = fields.readProbe(&spec, m.Gateway.Port)
 	}
+
 	if fields.problems != nil && m.Problem == "" {
 		m.Problem = oneLine(fields.problems)
 	}
@@ -139,6 +141,7 @@ func (r *fieldReader) reject(format string, args ...any) {
 func (r *fieldReader) readGateway(spec *mirroringSpec) Gateway {
 	g := Gateway{Identity: spec.GatewayIdentity}
 	g.Port = r.readPort("spec.gatewayPort", spec.GatewayPort, defaultGatewayPort)
+
 	for address := range strings.SplitSeq(spec.GatewayAddress, ",") {
 		if address = strings.TrimSpace(address); address != "" {
 			g.Addresses = append(g.Addresses, address)
@@ -150,6 +153,7 @@ func (r *fieldReader) readGateway(spec *mirroringSpec) Gateway {
 			r.reject("spec.gatewayAddress has a name of %d characters: DNS has %d at most", len(address), maxHostName)
 		}
 	}
+
 	slices.Sort(g.Addresses)
 	g.Addresses = slices.Compact(g.Addresses)
 	if n := len(g.Addresses); n > maxGatewayAddresses {
@@ -174,6 +178,7 @@ func (r *fieldReader) readProbe(spec *mirroringSpec, gatewayPort int32) *Probe {
 	if _, err := url.ParseRequestURI(s.Path); err != nil || s.Path[0] != '/' {
 		r.reject("spec.probeSpec.path %q is not a path such as /ready", s.Path)
 	}
+
 	if s.FailureThreshold != "" {
 		n, err := strconv.Atoi(s.FailureThreshold)
 		if err != nil || n < 1 {
@@ -203,6 +208,7 @@ func (r *fieldReader) readDuration(field, text string, otherwise time.Duration) 
 	if _, err := strconv.Atoi(text); err == nil { // link-gen has written bare seconds
 		withUnit += "s"
 	}
+
 	d, err := time.ParseDuration(withUnit)
 	if err != nil || d < minProbeDuration || d > maxProbeDuration {
 		r.reject("%s %q is not a duration from 100ms to 1h, such as 3s", field, text)
@@ -231,6 +237,7 @@ func (r *Reconciler) Mirrorings() ([]*Mirroring, <-chan struct{}) {
 	r.mu.Lock()
 	links := slices.SortedFunc(maps.Values(r.seenLinks), compareLinks)
 	r.mu.Unlock()
+
 	var all []*Mirroring
 	counted := map[string]bool{r.options.ClusterName: true}
 	for _, l := range links {

@@ -160,10 +160,12 @@ func NewReconciler(
 		reports:          map[string]*linkReport{},
 		loggedRejections: map[string]string{},
 	}
+
 	var err error
 	if r.dynamic, err = dynamic.NewForConfigAndClient(conn.Config, conn.HTTPClient); err != nil {
 		return nil, fmt.Errorf("client for Links: %w", err)
 	}
+
 	r.discovery, err = discovery.NewDiscoveryClientForConfigAndClient(conn.Config, conn.HTTPClient)
 	if err != nil {
 		return nil, fmt.Errorf("client for discovery: %w", err)
@@ -171,6 +173,7 @@ func NewReconciler(
 	if r.reviews, err = kubernetes.NewForConfigAndClient(conn.Config, conn.HTTPClient); err != nil {
 		return nil, fmt.Errorf("client for reviews: %w", err)
 	}
+
 	r.metrics = newConditionMetrics(r)
 	kind := api.Newest(linkerd.Links, versions, "Link")
 	kind.Namespace = options.LinkNamespace
@@ -182,6 +185,7 @@ func NewReconciler(
 		Reconcile: r.reconcile, Failed: r.logNotApplied, Queue: "links", Workers: 4,
 		Background: []func(context.Context){r.applyLinked, r.enqueueChangedClusters, r.releaseDeleted},
 	})
+
 	r.clusters.ReadOptional(r.links)
 	r.clusters.ReadOptional(r.controllers)
 	return r, nil
@@ -219,6 +223,7 @@ func (r *Reconciler) applyLinked(ctx context.Context) {
 	if !r.links.WaitComplete(ctx) || !r.controllers.WaitComplete(ctx) || !r.reconcileAll(ctx) {
 		return
 	}
+
 	r.deleteRestored()
 	grace, cancel := context.WithTimeout(ctx, DeletionGrace)
 	defer cancel()
@@ -226,6 +231,7 @@ func (r *Reconciler) applyLinked(ctx context.Context) {
 	if !r.reconcileAll(ctx) {
 		return
 	}
+
 	close(r.allApplied)
 	<-grace.Done()
 	if r.waitDecided(ctx) {
@@ -266,12 +272,14 @@ func (r *Reconciler) reconcileAll(ctx context.Context) bool {
 	for _, l := range r.seenLinks {
 		pending[l.clusterName] = true
 	}
+
 	for _, name := range r.labelled {
 		pending[name] = true
 	}
 	for name := range r.restored {
 		pending[name] = true
 	}
+
 	applied, _ := r.registry.Names() // some may not be linked any more
 	for _, name := range applied {
 		pending[name] = true
@@ -288,7 +296,8 @@ func (r *Reconciler) markReconciled(name string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.pending[name] {
-		if delete(r.pending, name); len(r.pending) == 0 {
+		delete(r.pending, name)
+		if len(r.pending) == 0 {
 			close(r.passDone)
 		}
 	}
@@ -306,22 +315,26 @@ func (r *Reconciler) linkChanged(k api.Key) {
 		r.deletions.Store(struct{}{})
 		return // releaseDeleted goes on with it
 	}
+
 	if had {
 		now = now.after(old)
 	}
 	_, wasDeleted := r.deleted[k]
 	r.seenLinks[k] = now
 	delete(r.deleted, k)
+
 	if had && !wasDeleted && now.differsInStatusAlone(old, r.reports[now.uid]) {
 		r.mu.Unlock()
 		r.enqueueStatus(k)
 		return // as after each write of our own: nothing else follows from a status
 	}
+
 	if had && old.uid != now.uid {
 		delete(r.reports, old.uid)
 	}
 	r.watchNamespaces()
 	r.mu.Unlock()
+
 	r.changes.Store(struct{}{})
 	if had {
 		r.clusters.Enqueue(old.clusterName)
@@ -372,6 +385,7 @@ func (r *Reconciler) watchSecrets(name string) *secretNamespace {
 	var ctx context.Context
 	ctx, n.cancel = context.WithCancel(r.ctx)
 	r.wg.Go(func() { n.Run(ctx) })
+
 	r.wg.Go(func() {
 		isConcerned := func(l *Link) bool { return l.key.Namespace == name }
 		select {
@@ -384,6 +398,7 @@ func (r *Reconciler) watchSecrets(name string) *secretNamespace {
 			r.enqueueLinks(isConcerned)
 		}
 	})
+
 	return n
 }
 
@@ -404,6 +419,7 @@ func (r *Reconciler) secretChanged(k api.Key) {
 	if k.Namespace != r.options.ControllerNamespace {
 		return
 	}
+
 	s, found := r.controllers.Get(k)
 	r.mu.Lock()
 	old := r.labelled[k]
@@ -413,6 +429,7 @@ func (r *Reconciler) secretChanged(k api.Key) {
 	}
 	now := r.labelled[k]
 	r.mu.Unlock()
+
 	for _, name := range []string{old, now} {
 		if name != "" {
 			r.clusters.Enqueue(name)
@@ -424,6 +441,7 @@ func (r *Reconciler) secretChanged(k api.Key) {
 func (r *Reconciler) enqueueChangedClusters(ctx context.Context) {
 	var seen map[string]cluster.Status
 	problem := ""
+
 	for {
 		statuses, changed := r.registry.Statuses()
 		if next := leaseProblem(statuses[r.options.ClusterName].Writing); next != problem {
@@ -432,6 +450,7 @@ func (r *Reconciler) enqueueChangedClusters(ctx context.Context) {
 					"Lease. Metrics and debug pages report their conditions", "reason", problem)
 			}
 		}
+
 		for name, s := range statuses {
 			if old, known := seen[name]; !known || !old.SameButTimes(s) {
 				r.clusters.Enqueue(name)
@@ -460,10 +479,12 @@ func (r *Reconciler) reconcile(_ context.Context, name string) error {
 	if !ready {
 		return nil // the name is enqueued again when the missing listing arrives
 	}
+
 	statuses, _ := r.registry.Statuses()
 	status, applied := statuses[name]
 	in.slices, in.traffic, in.released = status.Slices, status.Traffic.Asked, status.Traffic.Released
 	var out outcome
+
 	if invalidName("", name) == "" {
 		out = resolve(in)
 		if err := r.applyOutcome(name, out, status, applied); err != nil {
@@ -474,6 +495,7 @@ func (r *Reconciler) reconcile(_ context.Context, name string) error {
 				"error", oneLine(out.rejection), "keeping", status.Source)
 		}
 	}
+
 	r.markReconciled(name)
 	now := time.Now()
 	for _, l := range in.links {
@@ -497,13 +519,16 @@ func (r *Reconciler) inputsFor(name string) (inputs, bool) {
 			in.links = append(in.links, l)
 		}
 	}
+
 	namespaces := maps.Clone(r.namespaces)
 	r.mu.Unlock()
+
 	for _, l := range in.links {
 		if !namespaces[l.key.Namespace].ready() { // each Link has one
 			return in, false
 		}
 	}
+
 	for _, k := range r.controllers.Keys() {
 		if s, found := r.controllers.Get(k); found && s.clusterName == name && name != "" {
 			in.labelled = append(in.labelled, s)
@@ -525,9 +550,11 @@ func (r *Reconciler) applyOutcome(name string, out outcome, status cluster.Statu
 		delete(r.loggedRejections, name)
 	}
 	r.mu.Unlock()
+
 	if linked {
 		r.addLinked(name)
 	}
+
 	switch {
 	case linked && len(out.spec.Access) > 0:
 		return r.registry.Apply(*out.spec)
@@ -569,6 +596,7 @@ func (r *Reconciler) setConditions(l *Link, conditions []metav1.Condition) {
 	before := p.conditions
 	p.conditions = conditions
 	r.mu.Unlock()
+
 	for _, c := range changedConditions(before, l.status.conditions, conditions) {
 		r.log.Info("Link: "+c.Type+" is "+string(c.Status),
 			"link", l.key.String(), "cluster", l.clusterName, "reason", c.Reason, "message", c.Message)

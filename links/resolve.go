@@ -52,9 +52,11 @@ func resolve(in inputs) outcome {
 		out.rejection = errors.New(localName(in.name))
 		return out
 	}
+
 	if len(in.links) > 0 {
 		out.winner = in.links[0]
 	}
+
 	spec := &cluster.Spec{Name: in.name}
 	out.spec = spec
 	var problems []error
@@ -65,6 +67,7 @@ func resolve(in inputs) outcome {
 		}
 		spec.Access = append(spec.Access, access)
 	}
+
 	if len(in.labelled) > 0 {
 		s := in.labelled[0]
 		spec.TrustDomain, spec.ClusterDomain = s.trustDomain, s.clusterDomain
@@ -75,6 +78,7 @@ func resolve(in inputs) outcome {
 			accept(newAccess(s, in.hosts))
 		}
 	}
+
 	if l := out.winner; l != nil {
 		s, problem := in.secretOf(l)
 		switch {
@@ -87,6 +91,7 @@ func resolve(in inputs) outcome {
 		spec.Traffic, spec.Released = l.trafficAfter(in.traffic, in.released)
 		out.domains = fillDomains(spec, l, in.trustDomain)
 	}
+
 	out.rejection = errors.Join(problems...)
 	return out
 }
@@ -105,6 +110,7 @@ func (in inputs) secretOf(l *Link) (*secret, error) {
 		return nil, errors.New("spec.clusterCredentialsSecret is empty, and the cluster has no labelled Secret: " +
 			"name a Secret with a kubeconfig")
 	}
+
 	s, problem := in.secret(api.Key{Namespace: l.key.Namespace, Name: l.secret})
 	switch {
 	case s == nil:

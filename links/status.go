@@ -75,6 +75,7 @@ func (m *MirrorReport) Missing() string {
 func (r *Reconciler) Links() []LinkStatus {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+
 	all := []LinkStatus{}
 	for _, l := range r.seenLinks {
 		s := LinkStatus{Namespace: l.key.Namespace, Name: l.key.Name, Cluster: l.clusterName}
@@ -86,11 +87,13 @@ func (r *Reconciler) Links() []LinkStatus {
 			}
 			s.Mirror = p.mirror.exported()
 		}
+
 		if d, found := r.deleted[l.key]; found {
 			s.Deleted, s.Held = d.at, d.reason
 		}
 		all = append(all, s)
 	}
+
 	for k, d := range r.deleted {
 		if r.seenLinks[k] == nil {
 			all = append(all, LinkStatus{Name: k.Name, Cluster: k.Name, Deleted: d.at, Held: d.reason})
@@ -184,12 +187,14 @@ func (m *conditionMetrics) Collect(to chan<- prometheus.Metric) {
 	for _, field := range m.reconciler.undeclaredFields() {
 		to <- prometheus.MustNewConstMetric(descUndeclared, prometheus.GaugeValue, 1, field)
 	}
+
 	all, held := m.reconciler.Links(), 0
 	for _, l := range all {
 		if l.Held != "" {
 			held++
 		}
 	}
+
 	to <- prometheus.MustNewConstMetric(descHeld, prometheus.GaugeValue, float64(held))
 	for _, l := range all {
 		for _, c := range l.Conditions {

@@ -100,17 +100,20 @@ func (r *Reconciler) WriteStatus(term context.Context) error {
 		Reconcile: w.write, Background: []func(context.Context){w.resync},
 		Failed: w.logNotWritten, Workers: statusWorkers,
 	})
+
 	r.mu.Lock()
 	for _, p := range r.reports { // other holders have written since the last term
 		p.attempt, p.writes, p.recorded = nil, nil, nil
 	}
 	r.statusWriter = w
 	r.mu.Unlock()
+
 	defer func() {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		r.statusWriter = nil
 	}()
+
 	return w.loop.Run(term)
 }
 
@@ -165,6 +168,7 @@ func (w *statusWriter) write(ctx context.Context, k api.Key) error {
 	if !found {
 		return nil
 	}
+
 	w.mu.Lock()
 	p := w.reports[l.uid]
 	if p == nil || p.conditions == nil {
@@ -173,6 +177,7 @@ func (w *statusWriter) write(ctx context.Context, k api.Key) error {
 	}
 	r := *p
 	w.mu.Unlock()
+
 	if len(r.writes) == paceWrites && time.Since(r.writes[0]) < paceWindow {
 		left := paceWindow - time.Since(r.writes[0])
 		return &apply.Retry{After: left, Err: errors.New("the status was written often in the last seconds")}
@@ -186,6 +191,7 @@ func (w *statusWriter) write(ctx context.Context, k api.Key) error {
 	w.mu.Lock()
 	p.recorded, p.attempt, p.writes = r.recorded, next, r.writes
 	w.mu.Unlock()
+
 	if apierrors.IsConflict(err) {
 		return &apply.Retry{After: conflictRetry, Err: err}
 	}
@@ -195,8 +201,10 @@ func (w *statusWriter) write(ctx context.Context, k api.Key) error {
 // applyStatus applies the status of one Link, unless it is as it should be, and returns the last attempt.
 func (w *statusWriter) applyStatus(ctx context.Context, l *Link, r linkReport) (*attempt, error) {
 	last := r.attempt
+
 	whole := wantedStatus(l, r.conditions, r.mirror, w.options.Mirrors, metav1.Now())
 	want, err := whole.without(w.undeclaredIn(l.version), l)
+
 	switch {
 	case err != nil:
 		return last, fmt.Errorf("status of Link %s: %w", l.key, err)
@@ -211,6 +219,7 @@ func (w *statusWriter) applyStatus(ctx context.Context, l *Link, r linkReport) (
 			After: contestedRetry - time.Since(last.at), Err: errors.New("another writer has replaced it"),
 		}
 	}
+
 	next, err := w.apply(ctx, l, whole)
 	if next == nil {
 		return last, err
@@ -227,6 +236,7 @@ func (w *statusWriter) applyStatus(ctx context.Context, l *Link, r linkReport) (
 func (w *statusWriter) apply(ctx context.Context, l *Link, whole writtenStatus) (*attempt, error) {
 	back, sent, err := w.send(ctx, l, whole)
 	a := &attempt{at: time.Now(), servedIn: l.version, before: l.resourceVersion, after: l.resourceVersion}
+
 	switch {
 	case err == nil && back == nil: // all that differs has no field
 		a.applied, a.stored = sent, l.status
@@ -246,6 +256,7 @@ func (w *statusWriter) apply(ctx context.Context, l *Link, whole writtenStatus) 
 	case err != nil:
 		return nil, fmt.Errorf("status of Link %s: %w", l.key, err)
 	}
+
 	a.after, a.applied, a.stored = back.GetResourceVersion(), sent, readStatus(back)
 	return a, nil
 }
@@ -260,12 +271,15 @@ func (w *statusWriter) send(
 		if sent, err = whole.without(lacking, l); err != nil || !l.status.contradicts(sent) {
 			return nil, sent, err
 		}
+
 		tree, err := sent.tree(l)
 		if err != nil {
 			return nil, sent, err
 		}
+
 		back, err = w.patch(ctx, l, tree)
 		rejected := rejectedFields(err)
+
 		switch named := fieldsIn(tree).Intersection(sets.New(rejected...)); {
 		case slices.Contains(rejected, ""):
 			return nil, sent, errNoStatus
@@ -277,6 +291,7 @@ func (w *statusWriter) send(
 		case err != nil:
 			return nil, sent, err
 		}
+
 		stored, _, _ := unstructured.NestedMap(back.Object, "status")
 		if dropped := droppedFields(tree, stored); len(dropped) > 0 {
 			w.addUndeclared(l, dropped)
@@ -315,6 +330,7 @@ func (w *statusWriter) replace(
 				others.conditions = append(others.conditions, c)
 			}
 		}
+
 		tree, err := others.tree(l)
 		if err != nil {
 			return nil, err
@@ -322,6 +338,7 @@ func (w *statusWriter) replace(
 		theirs, _ := tree["conditions"].([]any)
 		status["conditions"] = slices.Concat(ours, theirs)
 	}
+
 	patch, err := l.withStatus(status).MarshalJSON()
 	if err != nil {
 		return nil, err
@@ -363,6 +380,7 @@ func (w *statusWriter) addUndeclared(l *Link, fields []string) {
 	w.mu.Lock()
 	added := w.undeclared.add(l.version, fields)
 	w.mu.Unlock()
+
 	if len(added) > 0 {
 		w.log.Info(
 			"The schema of Links lacks fields of their status, which are left out: install Fingerpost's Link CRD "+
@@ -407,6 +425,7 @@ func (w *statusWriter) recordEvents(l *Link, conditions, recorded []metav1.Condi
 				"%s is %s: %s", c.Type, c.Status, c.Message)
 		}
 	}
+
 	recorded = slices.Clone(recorded)
 	for _, c := range conditions {
 		if meta.FindStatusCondition(recorded, c.Type) != nil || !isStarting(c) {

@@ -94,12 +94,14 @@ func readServiceStatus(entry map[string]any) (s ServiceStatus) {
 	if err == nil {
 		err = json.Unmarshal(text, (*fields)(&s))
 	}
+
 	if err == nil {
 		text, err = json.Marshal(s)
 	}
 	if err == nil {
 		err = utiljson.Unmarshal(text, &same)
 	}
+
 	if err != nil || !reflect.DeepEqual(same, entry) {
 		s.read = entry
 	}
@@ -149,6 +151,7 @@ func (m MirrorStatus) writable(before *MirrorStatus) *MirrorStatus {
 		m.Services = before.Services
 		m.unlistedMirrored, m.unlistedFederated = before.unlistedMirrored, before.unlistedFederated
 	}
+
 	message := truncate(m.Condition.Message)
 	if n := len(m.Unmatched); n > 0 {
 		message += fmt.Sprintf("; %d Services have a label that no selector of the Link matches, such as %s",
@@ -157,6 +160,7 @@ func (m MirrorStatus) writable(before *MirrorStatus) *MirrorStatus {
 	if n := m.unlistedMirrored; n > 0 {
 		message += fmt.Sprintf("; status.mirrorServices leaves out %d Services", n)
 	}
+
 	if n := m.unlistedFederated; n > 0 {
 		message += fmt.Sprintf("; status.federatedServices leaves out %d Services", n)
 	}
@@ -174,6 +178,7 @@ func (m *MirrorStatus) exported() *MirrorReport {
 	if m.Services == nil {
 		return r
 	}
+
 	for _, s := range slices.Concat(m.Services.Mirrored, m.Services.Federated) {
 		if s.localRef() == nil && len(r.NotMirrored) < maxNamed && len(s.Conditions) > 0 {
 			c := s.Conditions[0]
@@ -207,6 +212,7 @@ func bounded(all []ServiceStatus) (listed []ServiceStatus, leftOut int) {
 	slices.SortFunc(all, func(a, b ServiceStatus) int {
 		return cmp.Or(cmp.Compare(statusRank(a), statusRank(b)), byName(a, b))
 	})
+
 	size := 0
 	for i := range all {
 		size += all[i].size()
@@ -216,6 +222,7 @@ func bounded(all []ServiceStatus) (listed []ServiceStatus, leftOut int) {
 			break
 		}
 	}
+
 	slices.SortFunc(all, byName)
 	return all, leftOut
 }
@@ -250,12 +257,14 @@ func (r *Reconciler) SetMirrorStatus(link api.Key, uid string, s MirrorStatus) {
 		r.mu.Unlock()
 		return
 	}
+
 	next := s.writable(p.mirror)
 	isNew := !next.equal(p.mirror)
 	if isNew {
 		p.mirror = next
 	}
 	r.mu.Unlock()
+
 	if isNew {
 		r.enqueueStatus(link)
 	}
@@ -292,6 +301,7 @@ func wantedStatus(
 	case mirrors && shown != nil:
 		want.conditions = append(want.conditions, *shown)
 	}
+
 	setTransitionTimes(want.conditions, l.status.conditions, now)
 	if m != nil && m.Services != nil {
 		want.Mirrored = wantedServices(l.status.Mirrored, m.Services.Mirrored, now)
@@ -327,6 +337,7 @@ func wantedServices(present, ours []ServiceStatus, now metav1.Time) []ServiceSta
 			others = append(others, s)
 		}
 	}
+
 	want := make([]ServiceStatus, 0, len(ours)+len(others))
 	for _, s := range ours {
 		s.Conditions = slices.Clone(s.Conditions)
@@ -352,6 +363,7 @@ func (s writtenStatus) tree(l *Link) (map[string]any, error) {
 	if len(s.Federated)+len(l.status.Federated) > 0 {
 		fields["federatedServices"] = append([]ServiceStatus{}, s.Federated...)
 	}
+
 	text, err := json.Marshal(fields)
 	if err != nil {
 		return nil, err

@@ -110,6 +110,7 @@ func (b *Budget) SetLimits(limits Limits) (differ bool) {
 func (b *Budget) Problem() string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+
 	if len(b.refused) == 0 {
 		return ""
 	}
@@ -118,6 +119,7 @@ func (b *Budget) Problem() string {
 		what = append(what, "what was accepted is kept and updated, new objects of kind "+
 			strings.Join(kinds, ", ")+" are refused")
 	}
+
 	if kinds := b.kinds(true); len(kinds) > 0 {
 		what = append(what, "lists of kind "+strings.Join(kinds, ", ")+
 			" bring more than twice as much and are not read to their end, "+
@@ -140,6 +142,7 @@ func (l Limits) String() string {
 			all = append(all, fmt.Sprintf("%d %s", limit.most, limit.of))
 		}
 	}
+
 	text := strings.Join(all, ", ")
 	if last := strings.LastIndexByte(text, ','); last >= 0 {
 		text = text[:last] + " or" + text[last+1:]
@@ -206,6 +209,7 @@ func (s *share) charge(before, now usage, known bool) bool {
 		maxUnits += maxUnits / 4
 		maxBytes += maxBytes / 4
 	}
+
 	if units > 0 && exceeds(s.used.units+units, maxUnits) ||
 		bytes > 0 && exceeds(s.bytes+bytes, maxBytes) {
 		return false
@@ -239,7 +243,8 @@ func (s *share) recordRefusal(k Key, u usage, known bool) {
 func (s *share) setRefused(something bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.ended = false; something {
+	s.ended = false
+	if something {
 		s.refused[s] = true
 	} else {
 		delete(s.refused, s)
@@ -327,6 +332,7 @@ func usageOf(kind Kind, k Key, object, record any) usage {
 			}
 		}
 	}
+
 	bytes := deepSize(reflect.ValueOf(record), 0) + uintptr(len(k.Namespace)+len(k.Name)) + 64
 	return usage{int32(units), int32(min(bytes, math.MaxInt32))} // an object is bounded far below that
 }
@@ -346,6 +352,7 @@ func pointedSize(v reflect.Value, depth int) (n uintptr) {
 	if depth > maxLevels {
 		return math.MaxInt32
 	}
+
 	switch v.Kind() { //nolint:exhaustive // the others point to nothing
 	case reflect.String:
 		return uintptr(v.Len())

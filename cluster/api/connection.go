@@ -122,6 +122,7 @@ func NewConnection(config *rest.Config, dial DialFunc) (*Connection, error) {
 	if dial == nil {
 		dial = (&net.Dialer{Timeout: dialTimeout, KeepAlive: 15 * time.Second}).DialContext
 	}
+
 	c := &Connection{Config: rest.CopyConfig(config), events: rate.NewLimiter(maxEventRate, eventBurst)}
 	c.token.Store(new(config.BearerToken))
 	c.epoch, c.end = context.WithCancel(context.Background()) //nolint:forbidigo // it ends with Close
@@ -132,13 +133,16 @@ func NewConnection(config *rest.Config, dial DialFunc) (*Connection, error) {
 	c.Config.DisableCompression = true // of responses; see limitTransport
 	c.Config.ContentType = runtime.ContentTypeProtobuf
 	c.Config.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
+
 	var err error
 	if c.base, _, err = rest.DefaultServerUrlFor(c.Config); err != nil {
 		return nil, fmt.Errorf("address of the API server: %w", err)
 	}
+
 	c.Config.Wrap(func(next http.RoundTripper) http.RoundTripper {
 		return &limitTransport{c, next}
 	})
+
 	lanes := map[*lane]connrotation.DialFunc{
 		&c.reads: dial, &c.writes: abortOnClose(dial), &c.probing: dial,
 	}
@@ -147,6 +151,7 @@ func NewConnection(config *rest.Config, dial DialFunc) (*Connection, error) {
 			return nil, err
 		}
 	}
+
 	c.HTTPClient = &http.Client{
 		Transport: laneTransport{c.reads.client.Transport, c.writes.client.Transport},
 		Timeout:   c.reads.client.Timeout,
@@ -183,6 +188,7 @@ func (l laneTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	if r.Method == http.MethodGet || r.Method == http.MethodHead {
 		return l.reads.RoundTrip(r)
 	}
+
 	if fence, ok := r.Context().Value(fenceKey{}).(func() error); ok {
 		if err := fence(); err != nil {
 			if r.Body != nil {
@@ -191,10 +197,12 @@ func (l laneTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 			return nil, err
 		}
 	}
+
 	if id, err := uuid.NewV7(); err == nil {
 		r = r.Clone(r.Context())
 		r.Header.Set("Audit-ID", id.String())
 	}
+
 	response, err := l.writes.RoundTrip(r)
 	if err != nil {
 		return nil, err
@@ -293,10 +301,12 @@ func (c *Connection) checkReadable(ctx context.Context, token string, k Kind) er
 		root = "api/"
 	}
 	path := root + kind.GroupVersion().String() + "/" + kind.Resource
+
 	// In this sequence: the error is in a condition.
 	for _, ask := range []struct{ verb, option, value string }{{"list", "limit", "1"}, {"watch", "watch", "true"}} {
 		verb, query := ask.verb, url.Values{"labelSelector": {k.Labels}, ask.option: {ask.value}}
 		code, media, err := c.get(ctx, token, path, query)
+
 		switch {
 		case err != nil:
 			return err
@@ -332,6 +342,7 @@ func (c *Connection) get(
 	if err != nil {
 		return 0, "", &ProbeError{Unreachable, err}
 	}
+
 	if token != "" {
 		request.Header.Set("Authorization", "Bearer "+token)
 	}
@@ -341,6 +352,7 @@ func (c *Connection) get(
 		c.probing.dialer.CloseAll() // the next probe dials anew
 		return 0, "", &ProbeError{transportReason(err), stableError(err, patience)}
 	}
+
 	defer response.Body.Close()
 	media, _, _ = mime.ParseMediaType(response.Header.Get("Content-Type"))
 	c.skew.Store(int64(MeasureSkew(sent, time.Now(), response.Header)))
@@ -349,6 +361,7 @@ func (c *Connection) get(
 			return 0, "", &ProbeError{Unreachable, stableError(err, patience)}
 		}
 	}
+
 	if response.StatusCode == http.StatusUnauthorized {
 		return 0, "", &ProbeError{Unauthorized, errors.New("the API server refuses the credentials (401)")}
 	}
@@ -388,6 +401,7 @@ func waitFor(ctx context.Context, d time.Duration, a, b <-chan struct{}) (closed
 	}
 	timer := time.NewTimer(d)
 	defer timer.Stop()
+
 	select {
 	case <-a:
 		return a
@@ -467,6 +481,7 @@ func stableError(err error, patience time.Duration) error {
 		}
 		err = e.Err
 	}
+
 	text := err.Error()
 	if e, ok := errors.AsType[*net.DNSError](err); ok { // any of several servers may have been asked
 		why := e.Err[strings.LastIndexByte(e.Err, ':')+1:]

@@ -22,6 +22,7 @@ func Validity(config *rest.Config) (issued, expires time.Time) {
 	case config.BearerToken != "":
 		return tokenValidity(config.BearerToken)
 	}
+
 	block, _ := pem.Decode(config.CertData)
 	if block == nil {
 		return time.Time{}, time.Time{}
@@ -42,6 +43,7 @@ func tokenValidity(token string) (issued, expires time.Time) {
 	if err != nil {
 		return issued, expires
 	}
+
 	var claims struct {
 		Issued *float64 `json:"iat"` // a NumericDate may have a fraction
 		Expiry *float64 `json:"exp"`

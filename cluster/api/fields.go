@@ -50,8 +50,10 @@ func (m *Message) Prune(to, message []byte) ([]byte, bool) {
 		if left < 0 {
 			return to, false
 		}
+
 		field := message[:len(message)-left]
 		message = message[len(field):]
+
 		within, read := m.Fields[number]
 		switch isMessage := within != nil && value != nil; {
 		case !read, isMessage && within.If != nil && !within.If(value): // dropped
@@ -123,6 +125,7 @@ func (s pruningSerializer) Decode(
 	if !is {
 		return s.Serializer.Decode(data, defaults, into)
 	}
+
 	read := s.read
 	switch string(first(first(message, 1), 2)) {
 	case s.kind:
@@ -131,6 +134,7 @@ func (s pruningSerializer) Decode(
 	default: // a Status
 		return s.Serializer.Decode(data, defaults, into)
 	}
+
 	buffer := buffers.Get().(*[]byte)
 	defer buffers.Put(buffer)
 	envelope := Message{Fields: Fields{1: nil, 2: read, 3: nil, 4: nil}}

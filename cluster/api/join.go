@@ -133,6 +133,7 @@ func selectorCovers(a, b string) bool {
 	if err != nil {
 		return false
 	}
+
 	for _, required := range outer {
 		met := func(r labels.Requirement) bool {
 			exact := r.Operator() == selection.Equals || r.Operator() == selection.DoubleEquals
@@ -210,9 +211,11 @@ func (r *relay) add(kind Kind, target Target) *receiver {
 func (r *relay) forward(e watch.Event, m metav1.Object) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+
 	if version := m.GetResourceVersion(); version != "" {
 		r.version = version
 	}
+
 	for c := range r.receivers {
 		var err error
 		switch {
@@ -222,6 +225,7 @@ func (r *relay) forward(e watch.Event, m metav1.Object) {
 		default:
 			err = c.keep(e)
 		}
+
 		if err != nil {
 			c.end(err)
 		}
@@ -264,6 +268,7 @@ func (c *receiver) goLive(version string) (bool, error) {
 		c.leave() // what is forwarded from now on would be kept, and never applied
 		return false, nil
 	}
+
 	c.version, c.listed = version, time.Now() // no other goroutine reads them before the receiver is live
 	for {
 		pending, ok := c.takePending()
@@ -316,6 +321,7 @@ func (r *reflector) join(ctx context.Context) *receiver {
 	}
 	patience := time.NewTimer(joinPatience)
 	defer patience.Stop()
+
 	for {
 		relay, changed := r.shared.relay.Load()
 		if relay != nil {
@@ -326,6 +332,7 @@ func (r *reflector) join(ctx context.Context) *receiver {
 		if r.shared.Health().Refused != "" {
 			return nil
 		}
+
 		select {
 		case <-changed:
 		case <-patience.C:
@@ -363,7 +370,8 @@ func (r *reflector) receive(ctx context.Context, c *receiver) error {
 func (w *Watcher) setVia(shared *Watcher) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.via = shared; shared != nil {
+	w.via = shared
+	if shared != nil {
 		w.health.Refused = ""
 	}
 }

@@ -134,7 +134,8 @@ func listWatch[L runtime.Object](
 func (k Kind) typedConfig(base *rest.Config) *rest.Config {
 	config, gv := rest.CopyConfig(base), k.Resource.GroupVersion()
 	config.GroupVersion = &gv
-	if config.APIPath = "/apis"; gv.Group == "" {
+	config.APIPath = "/apis"
+	if gv.Group == "" {
 		config.APIPath = "/api"
 	}
 	config.NegotiatedSerializer = codecs.WithoutConversion()

@@ -57,6 +57,7 @@ func (t *limitTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 		r = r.Clone(r.Context())
 		r.Header.Set("Authorization", "Bearer "+token)
 	}
+
 	response, err := t.next.RoundTrip(r)
 	if err != nil {
 		return nil, err
@@ -65,6 +66,7 @@ func (t *limitTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 		response.Body.Close()
 		return nil, err
 	}
+
 	takeRetryAfter(r, response)
 	response.Body = t.limited(r, response)
 	return response, nil
@@ -111,6 +113,7 @@ func (t *limitTransport) limited(request *http.Request, response *http.Response)
 	if came, counted := request.Context().Value(receivedKey{}).(*atomic.Int64); counted {
 		body.received = came
 	}
+
 	contentType := response.Header.Get("Content-Type")
 	protobuf := strings.HasPrefix(contentType, runtime.ContentTypeProtobuf)
 	switch {
@@ -123,6 +126,7 @@ func (t *limitTransport) limited(request *http.Request, response *http.Response)
 	default:
 		body.maxOwn = maxError
 	}
+
 	if failed {
 		body.maxOwn = maxError
 	}
@@ -171,6 +175,7 @@ func (b *limitedBody) Read(into []byte) (int, error) {
 		}
 		return n, err
 	}
+
 	if b.watch { // what came before has been decoded
 		_ = b.countDecoded(b.content.startRead()) // less than before
 	}
@@ -179,6 +184,7 @@ func (b *limitedBody) Read(into []byte) (int, error) {
 	if excess == nil {
 		excess = b.countDecoded(size)
 	}
+
 	if excess != nil {
 		return 0, excess
 	}
@@ -193,6 +199,7 @@ func (b *limitedBody) readWhole(into []byte) (int, error) {
 		if err != nil {
 			return 0, err
 		}
+
 		size, err := objectSize(message)
 		if err == nil {
 			err = b.countDecoded(size)
@@ -216,6 +223,7 @@ func (b *limitedBody) readLimited(into []byte) (int, error) {
 	if b.watch {
 		return n, err
 	}
+
 	b.own += int64(n)
 	exceeded := int64(0)
 	switch all := b.conn.buffered.Add(int64(n)); {

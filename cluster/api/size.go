@@ -99,6 +99,7 @@ func (c *content) addEvents(b []byte) error {
 			if len(c.header) < 4 {
 				return nil
 			}
+
 			length := binary.BigEndian.Uint32(c.header)
 			if uint64(length) > uint64(c.maxEvent) {
 				return c.errEvent()
@@ -106,6 +107,7 @@ func (c *content) addEvents(b []byte) error {
 			c.left, c.header = int(length), c.header[:0]
 			continue
 		}
+
 		event := b[:min(c.left, len(b))]
 		b = b[len(event):]
 		if c.left -= len(event); c.left > 0 || c.message != nil {
@@ -115,6 +117,7 @@ func (c *content) addEvents(b []byte) error {
 		if c.left > 0 {
 			continue
 		}
+
 		size, err := eventSize(event)
 		if err != nil {
 			return err
@@ -127,9 +130,11 @@ func (c *content) addEvents(b []byte) error {
 
 func (c *content) addJSON(b []byte) error {
 	for _, char := range b {
-		if c.length++; c.events && c.length > c.maxEvent {
+		c.length++
+		if c.events && c.length > c.maxEvent {
 			return c.errEvent()
 		}
+
 		c.partial += jsonByte
 		switch {
 		case c.escaped:
@@ -193,6 +198,7 @@ func (m *messageTypes) ofKind(apiVersion, kind string) *messageType {
 	if err != nil {
 		return nil
 	}
+
 	gvk := gv.WithKind(kind)
 	m.mu.RLock()
 	known := m.kinds[gvk]
@@ -200,6 +206,7 @@ func (m *messageTypes) ofKind(apiVersion, kind string) *messageType {
 	if known != nil {
 		return known
 	}
+
 	object, err := scheme.Scheme.New(gvk)
 	if err != nil {
 		object, err = metainternalscheme.Scheme.New(gvk)
@@ -209,6 +216,7 @@ func (m *messageTypes) ofKind(apiVersion, kind string) *messageType {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
+
 	known = m.of(reflect.TypeOf(object).Elem())
 	m.kinds[gvk] = known
 	return known
@@ -219,6 +227,7 @@ func (m *messageTypes) of(t reflect.Type) *messageType {
 	if known := m.types[t]; known != nil {
 		return known
 	}
+
 	message := &messageType{}
 	m.types[t] = message
 	for f := range t.Fields() {
@@ -289,12 +298,14 @@ func (t *messageType) add(n int, message []byte, most int) (int, error) {
 		if number >= len(t.fields) {
 			continue
 		}
+
 		f := &t.fields[number]
 		n += f.size
 		if f.message == nil || value == nil {
 			n += f.perByte * size
 			continue
 		}
+
 		var err error
 		if n, err = f.message.add(n, value, most); err != nil {
 			return n, err
@@ -314,10 +325,12 @@ func nextField(message []byte) (number int, value []byte, left int) {
 		}
 		return int(message[0] >> numberShift), message[2:end], len(message) - end
 	}
+
 	n, wireType, tag := protowire.ConsumeTag(message)
 	if tag < 0 {
 		return 0, nil, -1
 	}
+
 	size := protowire.ConsumeFieldValue(n, wireType, message[tag:])
 	if size < 0 {
 		return 0, nil, -1
@@ -337,6 +350,7 @@ func objectSize(b []byte) (int, error) {
 	if !is {
 		return 0, errMessage
 	}
+
 	var unknown, typeMeta [3][]byte
 	if !messageFields(message, unknown[:]) || !messageFields(unknown[1], typeMeta[:]) {
 		return 0, errMessage
@@ -365,6 +379,7 @@ func messageFields(message []byte, fields [][]byte) bool {
 		if left < 0 {
 			return false
 		}
+
 		message = message[len(message)-left:]
 		if number >= len(fields) {
 			continue

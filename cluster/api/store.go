@@ -207,6 +207,7 @@ func (s *Store[R]) reduce(object any) (*reduced[R], error) {
 	if k, done := object.(*reduced[R]); done {
 		return k, nil
 	}
+
 	key, err := keyOf(object)
 	if err != nil {
 		return nil, err
@@ -230,9 +231,11 @@ func (s *Store[R]) UseBudget(b *Budget, kind Kind) {
 		s.share.use(totals{})
 		s.share.setRefused(false)
 	}
-	if s.share = nil; b == nil {
+	s.share = nil
+	if b == nil {
 		return
 	}
+
 	s.share = &share{Budget: b, kind: kind}
 	var used totals
 	for _, r := range s.byKey.All() { // of an earlier Run; its informer is the only writer
@@ -286,6 +289,7 @@ func (l *listing[R]) Update(object any) error {
 		delete(l.objects, k.key)
 		return nil
 	}
+
 	if share := l.store.share; share != nil {
 		share.listed += int64(k.size.units)
 		if !l.admit(k) {
@@ -308,6 +312,7 @@ func (l *listing[R]) admit(k *reduced[R]) bool {
 	case !known:
 		return l.admitNew(k)
 	}
+
 	if s.share.charge(old.size, k.size, true) {
 		return true
 	}
@@ -330,6 +335,7 @@ func (l *listing[R]) admitNew(k *reduced[R]) bool {
 		}
 		return true
 	}
+
 	if l.refused == nil {
 		for key := range l.objects {
 			if _, known := l.store.get(key); !known {
@@ -338,6 +344,7 @@ func (l *listing[R]) admitNew(k *reduced[R]) bool {
 		}
 		heap.Init(&l.taken)
 	}
+
 	for !beyond && len(l.taken) > 0 && k.key.Compare(l.taken[0]) < 0 {
 		last := heap.Pop(&l.taken).(Key)
 		if o, still := l.objects[last]; still { // it was not deleted meanwhile
@@ -346,11 +353,13 @@ func (l *listing[R]) admitNew(k *reduced[R]) bool {
 			s.recordRefusal(last, o.size, false)
 			l.refused = &last
 		}
+
 		if s.charge(usage{}, k.size, false) {
 			heap.Push(&l.taken, k.key)
 			return true
 		}
 	}
+
 	s.recordRefusal(k.key, k.size, false)
 	if l.refused == nil || k.key.Compare(*l.refused) < 0 {
 		l.refused = &k.key
@@ -380,6 +389,7 @@ func (s *Store[R]) Update(object any) error {
 	if err != nil {
 		return err
 	}
+
 	if s.share != nil {
 		old, known := s.get(k.key)
 		isNew := k.ok && !known
@@ -391,6 +401,7 @@ func (s *Store[R]) Update(object any) error {
 			return nil
 		}
 	}
+
 	if k.ok {
 		s.put(k.key, &stored[R]{k.record, k.size})
 	} else {
@@ -420,6 +431,7 @@ func (s *Store[R]) Delete(object any) error {
 func (s *Store[R]) Replace(objects []any) error {
 	next := ByNamespace[*stored[R]]{}
 	var used totals
+
 	for _, o := range objects {
 		k, err := s.reduce(o)
 		if err != nil {
@@ -431,6 +443,7 @@ func (s *Store[R]) Replace(objects []any) error {
 		next.Put(k.key, &stored[R]{k.record, k.size})
 		used.add(k.size)
 	}
+
 	s.share.storeListing(used)
 	partial := s.share.isPartial()
 	if partial {
@@ -440,11 +453,13 @@ func (s *Store[R]) Replace(objects []any) error {
 	old := s.byKey
 	s.byKey = next
 	s.mu.Unlock()
+
 	for k := range old.All() {
 		if next.Get(k) == nil {
 			s.changed(k)
 		}
 	}
+
 	for k := range next.All() {
 		s.changed(k)
 	}

@@ -209,16 +209,19 @@ func (w *Watcher) Run(ctx context.Context) {
 	if requests == nil {
 		requests, err = w.kind.requests(w.conn)
 	}
+
 	if err != nil {
 		log.Error(err, "BUG: no client from a configuration that is in use")
 		return
 	}
+
 	r := &reflector{
 		Watcher: w, shared: w.conn.sharedFor(w), requests: cache.ToListerWatcherWithContext(requests),
 		objects: reflect.TypeOf(w.kind.object), pageLimit: pageSize,
 	}
 	var p restartPause
 	refusals := refusedBackoff
+
 	for ctx.Err() == nil {
 		_, wake := w.conn.retryNow.Load()
 		began := time.Now()
@@ -226,6 +229,7 @@ func (w *Watcher) Run(ctx context.Context) {
 		if err != nil && ctx.Err() == nil {
 			log.Info("Listing and watching starts over", "error", err.Error())
 		}
+
 		if isExcess(err) {
 			if waitFor(ctx, jitter(refusals), wake, r.relist) == r.relist {
 				refusals = refusedBackoff // the limits may be others
@@ -234,12 +238,14 @@ func (w *Watcher) Run(ctx context.Context) {
 			}
 			continue
 		}
+
 		refusals = refusedBackoff
 		if errors.Is(err, errRelist) {
 			continue // nothing has failed
 		}
 		p.wait(ctx, wake, began)
 	}
+
 	if r.fits != nil {
 		r.fits.Stop()
 	}
@@ -264,11 +270,13 @@ func (w *Watcher) WaitSynced(ctx context.Context) error {
 	kind := w.kind.Resource.GroupResource()
 	deadline := time.NewTimer(listTimeout)
 	defer deadline.Stop()
+
 	for {
 		excess, changed := w.excess.Load()
 		if excess != nil {
 			return &ProbeError{OverBudget, excess}
 		}
+
 		select {
 		case <-w.target.Synced():
 			return nil
@@ -363,12 +371,14 @@ func (w *Watcher) recordLag(m metav1.Object, changed bool) {
 			made = f.Time.Time
 		}
 	}
+
 	w.mu.Lock()
 	newer := made.After(w.newest)
 	if newer {
 		w.newest = made
 	}
 	w.mu.Unlock()
+
 	if newer && changed {
 		w.lag.Observe(max(0, time.Since(made).Seconds()))
 	}
@@ -386,6 +396,7 @@ type openedWatch struct {
 func (r *reflector) openWatch(ctx context.Context, options metav1.ListOptions) (o openedWatch, err error) {
 	seconds := int64((watchAge + rand.N(watchAge)).Seconds())
 	options.AllowWatchBookmarks, options.TimeoutSeconds = true, &seconds
+
 	err = r.retry(ctx, func(ctx context.Context) error {
 		r.updateHealth(func(h *Health) { h.Watches++ })
 		o.ctx, o.cancel = r.conn.untilReset(ctx)
@@ -399,6 +410,7 @@ func (r *reflector) openWatch(ctx context.Context, options metav1.ListOptions) (
 		r.updateHealth(func(h *Health) { h.Open, h.Refused = true, "" })
 		r.recordContact()
 	}
+
 	return o, err
 }
 
@@ -436,10 +448,12 @@ func (w *Watcher) retry(ctx context.Context, request func(context.Context) error
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
+
 		w.updateHealth(func(h *Health) { h.Errors[reasonLabel(err)]++ })
 		if needsListing(err) {
 			return err
 		}
+
 		pause := w.pauseAfter(backoff, asked)
 		switch reason := StatusReason(err); reason { //nolint:exhaustive // the others are worth another try soon
 		case metav1.StatusReasonNotFound, metav1.StatusReasonForbidden, metav1.StatusReasonUnauthorized:
@@ -455,6 +469,7 @@ func (w *Watcher) retry(ctx context.Context, request func(context.Context) error
 				}
 			}
 		}
+
 		if waitFor(ctx, pause, wake, nil) == wake {
 			refusals = refusedBackoff
 		}
@@ -581,18 +596,21 @@ func (r *reflector) listAndWatch(ctx context.Context) error {
 		r.fits.Stop()
 		r.fits = nil
 	}
+
 	r.received.Store(0)
 	w, version, err := r.list(context.WithValue(ctx, receivedKey{}, &r.received))
 	r.recordExcess(err)
 	if err != nil {
 		return err
 	}
+
 	r.listing = false
 	r.recordContact()
 	r.listed.Store(requested)
 	if older(version, r.version) {
 		r.updateHealth(func(h *Health) { h.Restored = time.Now() })
 	}
+
 	r.version = version
 	live, err := joined.goLive(version)
 	if live || err != nil {
@@ -613,12 +631,14 @@ func (r *reflector) applyChanges(ctx context.Context, w openedWatch, tried *rece
 	defer r.endRelay(out)
 	anew := interrupts{r.relist, func() (bool, <-chan struct{}) { return r.canJoin(tried) }}
 	var p restartPause
+
 	for {
 		if w.Interface == nil {
 			if w, err = r.openWatch(ctx, metav1.ListOptions{ResourceVersion: r.version}); err != nil {
 				return err
 			}
 		}
+
 		_, wake := r.conn.retryNow.Load()
 		err = r.readEvents(w, anew, func(e watch.Event, m metav1.Object) error {
 			err := r.applyEvent(e, m)
@@ -627,6 +647,7 @@ func (r *reflector) applyChanges(ctx context.Context, w openedWatch, tried *rece
 			}
 			return err
 		})
+
 		r.closeWatch(w)
 		if err != nil || ctx.Err() != nil {
 			return err
@@ -650,6 +671,7 @@ func (r *reflector) list(ctx context.Context) (w openedWatch, version string, er
 		version, err = r.listPages(ctx)
 		return openedWatch{}, version, err
 	}
+
 	w, err = r.openWatch(ctx, metav1.ListOptions{
 		SendInitialEvents: new(true), ResourceVersionMatch: metav1.ResourceVersionMatchNotOlderThan,
 	})
@@ -659,6 +681,7 @@ func (r *reflector) list(ctx context.Context) (w openedWatch, version string, er
 		}
 		r.closeWatch(w)
 	}
+
 	if isExcess(err) || errors.Is(err, errInterrupted) || ctx.Err() != nil {
 		return openedWatch{}, "", err
 	}
@@ -672,6 +695,7 @@ var errInterrupted = errors.New("the watch broke off before everything was liste
 // readStream stores the initial events of a watch.
 func (r *reflector) readStream(w openedWatch) (version string, err error) {
 	listing := r.target.NewListing()
+
 	through, n := errors.New("through"), 0
 	err = r.readEvents(w, interrupts{}, func(e watch.Event, m metav1.Object) error {
 		switch {
@@ -691,6 +715,7 @@ func (r *reflector) readStream(w openedWatch) (version string, err error) {
 			return r.recordProgress(n)
 		}
 	})
+
 	switch {
 	case err == nil:
 		return "", errInterrupted
@@ -714,6 +739,7 @@ func (r *reflector) listPages(ctx context.Context) (version string, err error) {
 		if err != nil {
 			return "", err
 		}
+
 		m, err := meta.ListAccessor(list)
 		if err != nil {
 			return "", fmt.Errorf("list without metadata: %w", err)
@@ -721,6 +747,7 @@ func (r *reflector) listPages(ctx context.Context) (version string, err error) {
 		if next == "" {
 			version = m.GetResourceVersion()
 		}
+
 		err = meta.EachListItem(list, func(object runtime.Object) error {
 			m, is := r.metadataOf(object)
 			if !is {
@@ -732,10 +759,12 @@ func (r *reflector) listPages(ctx context.Context) (version string, err error) {
 		if err != nil {
 			return "", err
 		}
+
 		n += meta.LenList(list)
 		if err := r.recordProgress(n); err != nil {
 			return "", err
 		}
+
 		last := next
 		if next = m.GetContinue(); next == "" {
 			return version, r.target.Replace(listing.Objects())
@@ -774,6 +803,7 @@ func (r *reflector) applyEvent(e watch.Event, m metav1.Object) error {
 	if version != "" {
 		r.version = version
 	}
+
 	switch e.Type {
 	case watch.Bookmark:
 		return checkRefused(r.target)
@@ -825,6 +855,7 @@ func (r *reflector) readEvents(
 ) error {
 	silence := time.NewTimer(bookmarkLimit)
 	defer silence.Stop()
+
 	for {
 		var relays <-chan struct{}
 		if anew.canJoin != nil {
@@ -833,6 +864,7 @@ func (r *reflector) readEvents(
 				return errRejoin
 			}
 		}
+
 		select {
 		case <-anew.relist:
 			return errRelist
@@ -850,6 +882,7 @@ func (r *reflector) readEvents(
 				}
 				return apierrors.FromObject(status)
 			}
+
 			r.recordContact()
 			if anew.relist != nil { // it is no listing
 				r.conn.pace(w.ctx)

@@ -121,6 +121,7 @@ func (s *Server) apply(w http.ResponseWriter, r *http.Request, req request, old 
 	default:
 		s.put(req.groupResource(), o)
 	}
+
 	writeJSON(w, http.StatusOK, req.render(o))
 }
 
@@ -132,6 +133,7 @@ func (s *Server) applied(
 	if err != nil {
 		return nil, err
 	}
+
 	query := r.URL.Query()
 	if query.Get("fieldManager") == "" {
 		return nil, apierrors.NewBadRequest("fieldManager is required for apply patch")
@@ -139,12 +141,14 @@ func (s *Server) applied(
 	if patch.GetName() != "" && patch.GetName() != req.name {
 		return nil, apierrors.NewBadRequest("the name of the object does not match the name on the URL")
 	}
+
 	live := &unstructured.Unstructured{Object: map[string]any{"kind": patch.GetKind()}}
 	live.SetName(req.name)
 	live.SetNamespace(req.namespace)
 	if old != nil {
 		live = old.DeepCopy()
 	}
+
 	version, id := patch.GetResourceVersion(), patch.GetUID()
 	if version != "" && version != live.GetResourceVersion() || id != "" && id != live.GetUID() {
 		kind := schema.GroupResource{Group: req.group, Resource: req.resource}
@@ -155,10 +159,12 @@ func (s *Server) applied(
 	if err != nil {
 		return nil, err
 	}
+
 	merged, err := fields.Apply(live, patch, query.Get("fieldManager"), query.Get("force") == "true")
 	if err != nil {
 		return nil, err
 	}
+
 	o, isObject := merged.(*unstructured.Unstructured)
 	if !isObject {
 		return nil, fmt.Errorf("an apply of a %T", merged)
@@ -166,11 +172,13 @@ func (s *Server) applied(
 	if old != nil {
 		o = onlyPart(req, live, o)
 	}
+
 	if req.groupResource() == linkResource && halfConditions(o) {
 		kind := schema.GroupKind{Group: req.group, Kind: o.GetKind()}
 		return nil, apierrors.NewInvalid(kind, req.name,
 			field.ErrorList{field.Required(field.NewPath("status", "conditions"), "")})
 	}
+
 	s.keepDeclared(req.groupResource(), o)
 	o.SetResourceVersion("")
 	if change := s.resource(req.groupResource()).mutate; change != nil {
@@ -249,6 +257,7 @@ func (s *Server) recordOwner(req request, old, o *unstructured.Unstructured, man
 	if old != nil {
 		live = old.DeepCopy()
 	}
+
 	version := schema.GroupVersion{Group: req.group, Version: req.version}.String()
 	live.SetAPIVersion(version)
 	o.SetAPIVersion(version)

@@ -53,6 +53,7 @@ func slicesOf(o *unstructured.Unstructured) map[string]*unstructured.Unstructure
 	all := map[string]*unstructured.Unstructured{}
 	labels := map[string]string{sliceServiceLabel: o.GetName(), sliceManagerLabel: sliceMirrorer}
 	maps.Copy(labels, o.GetLabels())
+
 	subsets, _, _ := unstructured.NestedSlice(o.Object, "subsets")
 	for i, subset := range subsets {
 		subset, _ := subset.(map[string]any)
@@ -68,6 +69,7 @@ func slicesOf(o *unstructured.Unstructured) map[string]*unstructured.Unstructure
 			all[nameOf(slice)] = slice
 		}
 	}
+
 	return all
 }
 
@@ -83,6 +85,7 @@ func endpointsByFamily(subset map[string]any) map[string][]any {
 			if hostname, found := address["hostname"]; found {
 				endpoint["hostname"] = hostname
 			}
+
 			family := "IPv4"
 			if strings.Contains(ip, ":") {
 				family = "IPv6"
@@ -90,6 +93,7 @@ func endpointsByFamily(subset map[string]any) map[string][]any {
 			all[family] = append(all[family], endpoint)
 		}
 	}
+
 	add("addresses", true)
 	add("notReadyAddresses", false)
 	return all

@@ -74,6 +74,7 @@ func (s fieldSchema) without(fields []string) fieldSchema {
 	if len(fields) == 0 {
 		return s
 	}
+
 	s = runtime.DeepCopyJSON(s)
 	for _, field := range fields {
 		path := strings.Split(field, ".")
@@ -87,6 +88,7 @@ func (s fieldSchema) without(fields []string) fieldSchema {
 		properties, _ := within["properties"].(map[string]any)
 		delete(properties, path[len(path)-1])
 	}
+
 	return s
 }
 
@@ -152,6 +154,7 @@ func (s *Server) linkConverter() managedfields.TypeConverter {
 		}
 		status = `, "status": ` + string(text)
 	}
+
 	models := map[string]*spec.Schema{}
 	for _, version := range served[linkResource] {
 		text := fmt.Sprintf(`{"type": "object", "properties": {
@@ -162,6 +165,7 @@ func (s *Server) linkConverter() managedfields.TypeConverter {
 		mustParse([]byte(text), &model)
 		models["Link."+version] = &model
 	}
+
 	c, err := managedfields.NewTypeConverter(models, false)
 	if err != nil {
 		panic(err)

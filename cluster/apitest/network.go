@@ -65,6 +65,7 @@ func (n *Network) Path(cluster, name string) *Path {
 	if name == "" {
 		return s.path
 	}
+
 	addr := name + "." + s.path.addr
 	if p, found := n.paths[addr]; found {
 		return p
@@ -149,6 +150,7 @@ func closedChannel() chan struct{} {
 func (p *Path) Cut(how Cut) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+
 	if p.cut == how {
 		return
 	}
@@ -159,6 +161,7 @@ func (p *Path) Cut(how Cut) {
 	if how == Silence {
 		p.opened = make(chan struct{})
 	}
+
 	if how == Refuse {
 		for c := range p.conns {
 			c.Conn.Close()
@@ -173,9 +176,11 @@ func (p *Path) dial(ctx context.Context, name string) (net.Conn, error) {
 	p.mu.Lock()
 	cut := p.cut
 	p.mu.Unlock()
+
 	if cut == Refuse {
 		return nil, fmt.Errorf("dial %s: connection refused", p.addr)
 	}
+
 	client, server := pipe()
 	server.client = name
 	var err error
@@ -186,6 +191,7 @@ func (p *Path) dial(ctx context.Context, name string) (net.Conn, error) {
 	case <-ctx.Done():
 		err = ctx.Err()
 	}
+
 	if err != nil {
 		return nil, errors.Join(err, client.Close(), server.Close())
 	}
@@ -234,6 +240,7 @@ func newBuffered(c net.Conn) *bufferedConn {
 func (b *bufferedConn) passOn() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+
 	for {
 		for len(b.held) == 0 && !b.closed {
 			b.change.Wait()
@@ -244,6 +251,7 @@ func (b *bufferedConn) passOn() {
 			break
 		}
 		b.mu.Unlock()
+
 		_, err := b.Conn.Write(data)
 		b.mu.Lock()
 		if err != nil {
@@ -309,6 +317,7 @@ func (c *conn) Read(b []byte) (int, error) {
 func (c *conn) Write(b []byte) (int, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+
 	opened := c.opened()
 	select {
 	case <-c.done:
@@ -319,6 +328,7 @@ func (c *conn) Write(b []byte) (int, error) {
 		}
 	default:
 	}
+
 	c.pending = append(c.pending, bytes.Clone(b))
 	if len(c.pending) == 1 {
 		go c.flush(opened)
@@ -335,6 +345,7 @@ func (c *conn) flush(opened <-chan struct{}) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
+
 	for _, b := range c.pending {
 		if _, err := c.Conn.Write(b); err != nil {
 			break // the connection is closed, which its reader notices
@@ -408,6 +419,7 @@ func (p *Path) Kubeconfig(token string) string {
 	if err != nil {
 		panic(err)
 	}
+
 	return string(b)
 }
 
@@ -417,6 +429,7 @@ func selfSigned(host string) (tls.Certificate, []byte) {
 	if err != nil {
 		panic(err)
 	}
+
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: host}, DNSNames: []string{host, "*." + host},
 		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().AddDate(10, 0, 0),
@@ -427,6 +440,7 @@ func selfSigned(host string) (tls.Certificate, []byte) {
 	if err != nil {
 		panic(err)
 	}
+
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key},
 		pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
 }

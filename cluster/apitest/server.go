@@ -142,6 +142,7 @@ func newServer(cluster, host string) *Server {
 		resources: map[string]*resource{}, deleted: map[string]bool{},
 		listRemainders: map[string]listRemainder{}, changed: make(chan struct{}),
 	}
+
 	for name, versions := range served {
 		s.resource(name).versions = versions
 	}
@@ -305,11 +306,13 @@ func (s *Server) SilenceWatches(name string, silent bool) {
 func (s *Server) Backup() (restore func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	version, expired, events := s.version, s.expired, len(s.events)
 	objects := map[string]map[string]*unstructured.Unstructured{}
 	for name, r := range s.resources {
 		objects[name] = maps.Clone(r.objects)
 	}
+
 	s.version += 1_000_000
 	return func() {
 		s.mu.Lock()
@@ -524,6 +527,7 @@ func resourceOf(o *unstructured.Unstructured) string {
 // put, deleteObject, recordEvent and broadcast need s.mu.
 func (s *Server) put(resource string, o *unstructured.Unstructured) {
 	r := s.resource(resource)
+
 	what, old := "MODIFIED", r.objects[nameOf(o)]
 	if old == nil {
 		what = "ADDED"
@@ -539,6 +543,7 @@ func (s *Server) put(resource string, o *unstructured.Unstructured) {
 			o.Object["status"] = status
 		}
 	}
+
 	if data, found, _ := unstructured.NestedStringMap(o.Object, "stringData"); found {
 		all, _, _ := unstructured.NestedMap(o.Object, "data")
 		if all == nil {
@@ -550,6 +555,7 @@ func (s *Server) put(resource string, o *unstructured.Unstructured) {
 		o.Object["data"] = all
 		delete(o.Object, "stringData")
 	}
+
 	s.keepDeclared(resource, o)
 	if resource == namespaces {
 		delete(s.deleted, o.GetName())
@@ -566,6 +572,7 @@ func generationAfter(old, o *unstructured.Unstructured) int64 {
 	if old == nil {
 		return 1
 	}
+
 	counted := func(o *unstructured.Unstructured) map[string]any {
 		parts := maps.Clone(o.Object)
 		delete(parts, "status")
@@ -632,9 +639,11 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	w.Header().Set("Date", time.Now().Add(s.skew).UTC().Format(http.TimeFormat))
 	s.mu.Unlock()
+
 	if !waitBefore(r, delay) {
 		return
 	}
+
 	switch path := r.URL.Path; {
 	case !known:
 		writeError(w, http.StatusUnauthorized, metav1.StatusReasonUnauthorized, "Unauthorized")
@@ -664,6 +673,7 @@ func waitBefore(r *http.Request, delay time.Duration) bool {
 	r.Body = io.NopCloser(bytes.NewReader(body))
 	timer := time.NewTimer(delay)
 	defer timer.Stop()
+
 	select {
 	case <-timer.C:
 		return true
@@ -679,6 +689,7 @@ func (s *Server) serveResource(w http.ResponseWriter, r *http.Request, req reque
 	audit := s.audit
 	s.resource(req.groupResource()).requests[req.verb]++
 	s.mu.Unlock()
+
 	if audit != nil {
 		audit(r.RemoteAddr, req.verb, req.groupResource())
 	}
@@ -689,6 +700,7 @@ func (s *Server) serveResource(w http.ResponseWriter, r *http.Request, req reque
 	serves := slices.Contains(of.versions, req.version)
 	unstreamed := s.withoutStreams && req.options.SendInitialEvents != nil
 	s.mu.Unlock()
+
 	switch {
 	case rejected:
 		writeError(w, http.StatusForbidden, metav1.StatusReasonForbidden, "exceeded quota")
@@ -727,6 +739,7 @@ func bodyOf(r *http.Request) (body json.RawMessage, err error) {
 	if err != nil {
 		return nil, err
 	}
+
 	object, _, err := scheme.Codecs.UniversalDeserializer().Decode(raw, nil, nil)
 	if err != nil {
 		return nil, err
@@ -745,6 +758,7 @@ func (s *Server) review(w http.ResponseWriter, r *http.Request, lacks string) {
 		writeError(w, http.StatusBadRequest, metav1.StatusReasonBadRequest, "only reviews of resources are understood")
 		return
 	}
+
 	asked := review.Spec.ResourceAttributes
 	kind := request{resource: asked.Resource, group: asked.Group}.groupResource()
 	s.mu.Lock()
@@ -761,6 +775,7 @@ func (s *Server) reviewToken(w http.ResponseWriter, r *http.Request) {
 	if err == nil {
 		err = json.Unmarshal(body, &review)
 	}
+
 	if err != nil {
 		writeError(w, http.StatusBadRequest, metav1.StatusReasonBadRequest, err.Error())
 		return
@@ -768,6 +783,7 @@ func (s *Server) reviewToken(w http.ResponseWriter, r *http.Request) {
 	s.mu.Lock()
 	status, known := s.accounts[review.Spec.Token]
 	s.mu.Unlock()
+
 	if !known || !slices.Equal(status.Audiences, review.Spec.Audiences) {
 		status = authenticationv1.TokenReviewStatus{Error: "invalid bearer token"}
 	}
@@ -788,14 +804,17 @@ func parse(r *http.Request) (request, error) {
 	default:
 		return req, fmt.Errorf("unknown path %s", r.URL.Path)
 	}
+
 	if len(parts) > 2 && parts[0] == "namespaces" {
 		req.namespace, parts = parts[1], parts[2:]
 	}
+
 	for i, field := range []*string{&req.resource, &req.name, &req.subresource} {
 		if i < len(parts) {
 			*field = parts[i]
 		}
 	}
+
 	q := r.URL.Query()
 	req.metadataOnly = strings.Contains(r.Header.Get("Accept"), "as=PartialObjectMetadata")
 	var err error
@@ -805,6 +824,7 @@ func parse(r *http.Request) (request, error) {
 	if req.fields, err = fields.ParseSelector(q.Get("fieldSelector")); err != nil {
 		return req, err
 	}
+
 	req.options.ResourceVersion = q.Get("resourceVersion")
 	req.options.Limit, _ = strconv.ParseInt(q.Get("limit"), 10, 64)
 	req.options.Continue = q.Get("continue")
@@ -814,6 +834,7 @@ func parse(r *http.Request) (request, error) {
 	if n, err := strconv.ParseInt(q.Get("timeoutSeconds"), 10, 64); err == nil {
 		req.options.TimeoutSeconds = &n
 	}
+
 	switch r.Method {
 	case http.MethodPost:
 		req.verb = "create"
@@ -840,16 +861,19 @@ func parse(r *http.Request) (request, error) {
 func (s *Server) discover(w http.ResponseWriter, req request) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	var versions []metav1.GroupVersionForDiscovery
 	list := metav1.APIResourceList{
 		TypeMeta:     metav1.TypeMeta{Kind: "APIResourceList", APIVersion: "v1"},
 		GroupVersion: req.group + "/" + req.version,
 	}
+
 	for kind, r := range s.resources {
 		resource, group, _ := strings.Cut(kind, ".")
 		if group != req.group {
 			continue
 		}
+
 		for _, v := range r.versions {
 			versions = append(versions, metav1.GroupVersionForDiscovery{GroupVersion: group + "/" + v, Version: v})
 			if v == req.version {
@@ -863,6 +887,7 @@ func (s *Server) discover(w http.ResponseWriter, req request) {
 			}
 		}
 	}
+
 	switch {
 	case len(versions) == 0 || req.version != "" && len(list.APIResources) == 0:
 		writeError(w, http.StatusNotFound, metav1.StatusReasonNotFound,
@@ -887,6 +912,7 @@ func (s *Server) discoverGroups(w http.ResponseWriter, path string) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	versions := map[string][]metav1.GroupVersionForDiscovery{}
 	for _, kind := range slices.Sorted(maps.Keys(s.resources)) {
 		_, group, _ := strings.Cut(kind, ".")
@@ -897,6 +923,7 @@ func (s *Server) discoverGroups(w http.ResponseWriter, path string) {
 			}
 		}
 	}
+
 	list := metav1.APIGroupList{TypeMeta: metav1.TypeMeta{Kind: "APIGroupList", APIVersion: "v1"}}
 	for _, group := range slices.Sorted(maps.Keys(versions)) {
 		all := versions[group]
@@ -959,6 +986,7 @@ func (r request) apiVersion() string { return strings.TrimPrefix(r.group+"/"+r.v
 func (s *Server) serveObject(w http.ResponseWriter, r *http.Request, req request) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	objects := s.resource(req.groupResource()).objects
 	name := req.namespace + "/" + req.name
 	applies := req.verb == "patch" && r.Header.Get("Content-Type") == string(types.ApplyPatchType)
@@ -967,11 +995,13 @@ func (s *Server) serveObject(w http.ResponseWriter, r *http.Request, req request
 			fmt.Sprintf("%s %q not found", req.groupResource(), req.name))
 		return
 	}
+
 	if s.deleted[req.namespace] && objects[name] == nil && (applies || req.verb == "create") {
 		writeError(w, http.StatusNotFound, metav1.StatusReasonNotFound,
 			fmt.Sprintf("%s %q not found", namespaces, req.namespace))
 		return
 	}
+
 	switch req.verb {
 	case "get":
 		writeJSON(w, http.StatusOK, req.render(objects[name]))
@@ -1010,12 +1040,14 @@ func (s *Server) list(w http.ResponseWriter, req request) {
 			now.items = append(now.items, req.render(o))
 		}
 	}
+
 	kind, apiVersion := "List", req.apiVersion()
 	if len(now.items) > 0 {
 		kind = now.items[0].(map[string]any)["kind"].(string) + "List"
 	} else if k, known := listKinds[req.resource]; known {
 		kind = k
 	}
+
 	if req.metadataOnly {
 		kind, apiVersion = "PartialObjectMetadataList", "meta.k8s.io/v1"
 	}
@@ -1025,6 +1057,7 @@ func (s *Server) list(w http.ResponseWriter, req request) {
 		s.listRemainders[token] = listRemainder{now.version, now.items[n:]}
 		metadata["continue"], now.items = token, now.items[:n]
 	}
+
 	writeJSON(w, http.StatusOK, map[string]any{
 		"kind":       kind,
 		"apiVersion": apiVersion,
@@ -1059,6 +1092,7 @@ func (s *Server) write(w http.ResponseWriter, r *http.Request, req request, old 
 			"only JSON, and protobuf of built-in kinds, are understood: "+err.Error())
 		return
 	}
+
 	if req.verb == "patch" {
 		before, err := old.MarshalJSON()
 		if err == nil {
@@ -1069,38 +1103,45 @@ func (s *Server) write(w http.ResponseWriter, r *http.Request, req request, old 
 			return
 		}
 	}
+
 	o := &unstructured.Unstructured{}
 	if err := o.UnmarshalJSON(body); err != nil {
 		writeError(w, http.StatusBadRequest, metav1.StatusReasonBadRequest, err.Error())
 		return
 	}
+
 	if o.GetName() == "" {
 		o.SetName(o.GetGenerateName() + strconv.Itoa(s.version))
 	}
 	if req.namespace != "" {
 		o.SetNamespace(req.namespace)
 	}
+
 	if objects := s.resource(req.groupResource()).objects; req.verb == "create" && objects[nameOf(o)] != nil {
 		writeError(w, http.StatusConflict, metav1.StatusReasonAlreadyExists,
 			fmt.Sprintf("%s %q already exists", req.groupResource(), o.GetName()))
 		return
 	}
+
 	problems := validation.IsDNS1035Label(o.GetName())
 	if s.requiresLetters && req.groupResource() == "services" && len(problems) > 0 {
 		writeError(w, http.StatusUnprocessableEntity, metav1.StatusReasonInvalid, fmt.Sprintf(
 			"Service %[1]q is invalid: metadata.name: Invalid value: %[1]q: %[2]s", o.GetName(), problems[0]))
 		return
 	}
+
 	if (req.verb == "update" || req.verb == "patch") && o.GetResourceVersion() != "" &&
 		o.GetResourceVersion() != old.GetResourceVersion() {
 		writeError(w, http.StatusConflict, metav1.StatusReasonConflict, "the object has been modified")
 		return
 	}
+
 	if req.subresource == "status" {
 		changed := old.DeepCopy()
 		changed.Object["status"] = o.Object["status"]
 		o = changed
 	}
+
 	s.recordOwner(req, old, o, writtenBy(r))
 	if change := s.resource(req.groupResource()).mutate; change != nil {
 		change(o) // an API server records owners before webhooks
@@ -1135,6 +1176,7 @@ func (s *Server) watch(w http.ResponseWriter, r *http.Request, req request) {
 	from, _ := strconv.Atoi(req.options.ResourceVersion)
 	s.mu.Lock()
 	restored, expired := s.restored, s.expiredOf(req)
+
 	if req.options.SendInitialEvents != nil {
 		initial := s.matching(req)
 		from = s.version
@@ -1149,10 +1191,12 @@ func (s *Server) watch(w http.ResponseWriter, r *http.Request, req request) {
 		})
 		return
 	}
+
 	next := len(s.events)
 	for next > 0 && s.events[next-1].version > from {
 		next--
 	}
+
 	for {
 		// s.mu is held here.
 		if s.restored != restored || s.expiredOf(req) != expired {
@@ -1165,9 +1209,11 @@ func (s *Server) watch(w http.ResponseWriter, r *http.Request, req request) {
 		silent, changed, version := of.silentWatches, s.changed, s.version
 		gone := !slices.Contains(of.versions, req.version) || of.failing.code != 0 || of.forbidden[""]
 		s.mu.Unlock()
+
 		if !silent && !out.sendEvents(pending, from) || gone {
 			return
 		}
+
 		select {
 		case <-changed:
 		case <-ticks.C:

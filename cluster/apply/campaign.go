@@ -119,6 +119,7 @@ func (c *Campaign) Engage(ctx context.Context, spec *watch.Value[cluster.Spec], 
 		c.log.Error(err, "Nothing is written into the cluster", "cluster", now.Name)
 		return
 	}
+
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	if t.Local && c.tasks[OwnLease] != nil {
@@ -173,6 +174,7 @@ func (c *Campaign) newTarget(spec cluster.Spec, conn *api.Connection) (*Target, 
 	client := &http.Client{
 		Transport: transport.NewUserAgentRoundTripper("fingerpost/"+t.identity, conn.HTTPClient.Transport),
 	}
+
 	var err error
 	if t.Client, err = kubernetes.NewForConfigAndClient(conn.Config, client); err != nil {
 		return nil, fmt.Errorf("client for writing: %w", err)
@@ -210,6 +212,7 @@ func (k *candidacy) run(ctx context.Context, spec *watch.Value[cluster.Spec]) {
 		} else {
 			k.report(leaseState{})
 		}
+
 		next := wanted
 		for sameTasks(next, wanted) && watch.WaitClosed(ctx, changed) {
 			now, changed = spec.Load()
@@ -218,6 +221,7 @@ func (k *candidacy) run(ctx context.Context, spec *watch.Value[cluster.Spec]) {
 		end()
 		wg.Wait()
 		cleaning, stop := context.WithCancel(context.WithoutCancel(ctx))
+
 		switch {
 		case ctx.Err() == nil:
 			dropped := slices.DeleteFunc(wanted, func(t Task) bool { return containsTask(next, t) })
@@ -229,6 +233,7 @@ func (k *candidacy) run(ctx context.Context, spec *watch.Value[cluster.Spec]) {
 		case errors.Is(context.Cause(ctx), cluster.ErrUnlinked):
 			k.clean(cleaning, wanted)
 		}
+
 		stop()
 		wg.Wait()
 	}
@@ -272,6 +277,7 @@ func (k *candidacy) runWhilePermitted(ctx context.Context, tasks []Task) {
 		if ctx.Err() != nil {
 			return
 		}
+
 		switch {
 		case errors.Is(err, ErrNothingToWrite):
 			k.report(leaseState{})
@@ -310,6 +316,7 @@ func (k *candidacy) lead(term context.Context, tasks []Task) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer end(nil)
+
 	for _, t := range tasks {
 		wg.Go(func() {
 			retry := k.newRetry()
@@ -325,6 +332,7 @@ func (k *candidacy) lead(term context.Context, tasks []Task) error {
 			}
 		})
 	}
+
 	<-term.Done()
 	if err := context.Cause(term); cannotRun(err) {
 		return err
@@ -342,6 +350,7 @@ func (k *candidacy) runTask(term context.Context, t Task) error {
 	if term.Err() != nil {
 		return nil //nolint:nilerr // an error of the task follows from that
 	}
+
 	if err == nil {
 		err = fmt.Errorf("the %s are not written: the task has ended", t.Name)
 	}
@@ -373,6 +382,7 @@ func (k *candidacy) setProblem(t Task, err error) {
 func (k *candidacy) problemOfAll(tasks []Task) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+
 	var all []error
 	for _, t := range tasks {
 		err := k.problems[t.Name]
@@ -383,6 +393,7 @@ func (k *candidacy) problemOfAll(tasks []Task) error {
 			all = append(all, err)
 		}
 	}
+
 	if len(all) == 0 {
 		return ErrNothingToWrite
 	}
@@ -450,6 +461,7 @@ func (k *candidacy) elect(ctx context.Context, delay time.Duration, lead func(te
 		config.Watched, config.Marks, config.Changed = claims(config.Namespace), claimMarks, k.Owners.recordLease
 		k.followClaims(ctx, &wg)
 	}
+
 	elector := lease.NewElector(k.Log, k.Client, k.Conn, config)
 	wg.Go(func() { k.reportHolder(ctx, elector) })
 	err := elector.Run(ctx, lead)
@@ -459,6 +471,7 @@ func (k *candidacy) elect(ctx context.Context, delay time.Duration, lead func(te
 	if apierrors.IsNotFound(err) {
 		return errNoNamespace(config.Namespace)
 	}
+
 	if apierrors.IsForbidden(err) {
 		if missing := k.reviewLease(ctx); IsMissingPermissions(missing) {
 			return missing // it names the right
@@ -474,6 +487,7 @@ func (k *candidacy) clean(ctx context.Context, tasks []Task) {
 	if len(tasks) == 0 {
 		return
 	}
+
 	timing := k.campaign.options.Timing
 	ctx, cancel := context.WithTimeout(ctx, 3*timing.Duration)
 	var wg sync.WaitGroup
@@ -483,9 +497,11 @@ func (k *candidacy) clean(ctx context.Context, tasks []Task) {
 		watch.WaitClosed(ctx, k.campaign.options.Stop)
 		cancel()
 	})
+
 	if k.review(ctx, tasks) != nil {
 		return
 	}
+
 	errCleaned := errors.New("what was written is deleted")
 	err := k.elect(ctx, timing.Duration, func(term context.Context) error {
 		for _, t := range tasks {
@@ -495,6 +511,7 @@ func (k *candidacy) clean(ctx context.Context, tasks []Task) {
 		}
 		return errCleaned
 	})
+
 	switch {
 	case errors.Is(err, errCleaned):
 	case ctx.Err() != nil:
@@ -531,6 +548,7 @@ func (k *candidacy) reportHolder(ctx context.Context, elector *lease.Elector) {
 		} else {
 			k.report(leaseState{state: cluster.Standby, holder: elector.Holder()})
 		}
+
 		select {
 		case <-changed:
 		case <-observed:
@@ -587,12 +605,14 @@ func writingOf(leases map[string]leaseState) cluster.Writing {
 		case w.State != cluster.Holding && s.state != cluster.NotWriting && w.State != cluster.Standby:
 			w.State = s.state
 		}
+
 		if s.held {
 			w.Leases = append(w.Leases, name)
 		}
 		if s.held || s.state == cluster.Standby {
 			w.Wanted = append(w.Wanted, name)
 		}
+
 		if s.holder != "" {
 			if w.Holders == nil {
 				w.Holders = map[string]string{}
@@ -601,5 +621,6 @@ func writingOf(leases map[string]leaseState) cluster.Writing {
 		}
 		w.Problem = appendProblem(w.Problem, s.problem)
 	}
+
 	return w
 }

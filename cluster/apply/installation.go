@@ -86,6 +86,7 @@ func (c *Campaign) readInstallation(ctx context.Context, t *Target) {
 				"namespace", c.options.Namespace, "error", next.problem)
 			c.installation.Store(next)
 		}
+
 		t.pause(ctx, installationPoll)
 	}
 }
@@ -127,6 +128,7 @@ func (k *candidacy) nameOwnLease(ctx context.Context, spec *watch.Value[cluster.
 			k.config.Annotations = k.campaign.annotations
 			return true
 		}
+
 		if s, _ := spec.Load(); now.problem != "" && len(k.wanted(s)) > 0 {
 			k.report(leaseState{state: cluster.ReadOnly, problem: now.problem})
 		}
@@ -236,6 +238,7 @@ func newClaim(k api.Key, of *lease.Record) (claim, bool) {
 	if in := of.Marks[clusterAnnotation]; in != "" && len(validation.IsValidLabelValue(in)) == 0 {
 		c.text += ", which runs in cluster " + in
 	}
+
 	if sources := of.Marks[sourcesAnnotation]; sources != "" {
 		c.sources = strings.SplitN(sources, ",", maxSources+1)
 		c.sources = c.sources[:min(len(c.sources), maxSources)]
@@ -252,6 +255,7 @@ func (o *Owners) recordLease(k api.Key, of *lease.Record) {
 	now, found := newClaim(k, of)
 	o.mu.Lock()
 	defer o.mu.Unlock()
+
 	old := o.leases[k]
 	switch {
 	case !found:
@@ -263,6 +267,7 @@ func (o *Owners) recordLease(k api.Key, of *lease.Record) {
 	default:
 		o.leases[k] = now
 	}
+
 	wasHeld, isLonger := old.until.After(time.Now()), !now.until.Before(old.until)
 	if isRenewal := wasHeld && isLonger && slices.Equal(old.sources, now.sources); !isRenewal {
 		o.update()
@@ -286,6 +291,7 @@ func (o *Owners) update() {
 			next = c.until
 		}
 	}
+
 	if !next.IsZero() {
 		o.expiry = time.AfterFunc(next.Sub(now), o.expire)
 	}

@@ -151,9 +151,11 @@ func (l *Loop[K]) Enqueue(keys ...K) {
 func (l *Loop[K]) Follow(k K, refs ...federation.Ref) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+
 	if l.followed[k] != nil || l.ended {
 		return
 	}
+
 	for i, ref := range refs {
 		if slices.Contains(refs[:i], ref) {
 			continue
@@ -201,12 +203,14 @@ func (l *Loop[K]) Run(ctx context.Context) error {
 	defer l.unfollowAll()
 	defer wg.Wait()
 	defer cancel(nil)
+
 	for _, in := range l.inputs {
 		wg.Go(func() { in.Run(logr.NewContext(ctx, l.log.V(1))) })
 	}
 	if err := l.waitSynced(ctx); err != nil || ctx.Err() != nil {
 		return err
 	}
+
 	l.queue = workqueue.NewTypedRateLimitingQueueWithConfig(
 		workqueue.NewTypedItemExponentialFailureRateLimiter[K](l.config.MinRetry, l.config.MaxRetry),
 		workqueue.TypedRateLimitingQueueConfig[K]{Name: l.config.Queue})
@@ -215,15 +219,18 @@ func (l *Loop[K]) Run(ctx context.Context) error {
 	if l.config.Begin != nil {
 		l.config.Begin()
 	}
+
 	for _, run := range append(l.config.Background, l.enqueueFollowers) {
 		wg.Go(func() { run(ctx) })
 	}
+
 	for range l.config.Workers {
 		wg.Go(func() {
 			for l.reconcileNext(ctx, cancel) {
 			}
 		})
 	}
+
 	<-ctx.Done()
 	if err := context.Cause(ctx); IsMissingPermissions(err) {
 		return err
@@ -283,6 +290,7 @@ func (l *Loop[K]) reconcileNext(ctx context.Context, end context.CancelCauseFunc
 	if shutdown || ctx.Err() != nil {
 		return false
 	}
+
 	defer l.queue.Done(k)
 	err := l.reconcile(ctx, k)
 	if ctx.Err() != nil {
@@ -292,6 +300,7 @@ func (l *Loop[K]) reconcileNext(ctx context.Context, end context.CancelCauseFunc
 		end(missing)
 		return true
 	}
+
 	retry, isRetry := errors.AsType[*Retry](err)
 	switch {
 	case err == nil:
@@ -304,6 +313,7 @@ func (l *Loop[K]) reconcileNext(ctx context.Context, end context.CancelCauseFunc
 	case !isRetry && l.config.Failed != nil:
 		l.config.Failed(k, err, l.queue.NumRequeues(k)+1)
 	}
+
 	l.queue.AddRateLimited(k)
 	return true
 }
@@ -334,6 +344,7 @@ func (l *Loop[K]) review(ctx context.Context, err error) error {
 		l.reviewed = time.Now()
 	}
 	l.mu.Unlock()
+
 	if !due {
 		return nil
 	}

@@ -62,6 +62,7 @@ func NewPace[K comparable](perSecond float64, burst int) *Pace[K] {
 func (p *Pace[K]) Take(cause string, k K) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+
 	if before, waits := p.causeOf[k]; waits && before != cause {
 		p.drop(k)
 	}
@@ -71,6 +72,7 @@ func (p *Pace[K]) Take(cause string, k K) error {
 	if place < 0 {
 		place = len(l.keys)
 	}
+
 	missing := float64(place+1) - l.bucket.TokensAt(now)
 	if missing <= 0 && l.bucket.AllowN(now, 1) {
 		p.drop(k)
@@ -133,6 +135,7 @@ func (p *Pace[K]) lineOf(cause string, now time.Time) *line[K] {
 		}
 		p.sweepAt = max(minSweep, 2*len(p.lines))
 	}
+
 	l := p.lines[cause]
 	if l == nil {
 		l = &line[K]{bucket: rate.NewLimiter(p.limit, p.burst)}

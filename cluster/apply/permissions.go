@@ -62,10 +62,12 @@ func Review(ctx context.Context, client kubernetes.Interface, permissions ...Per
 				denied.Verbs = append(denied.Verbs, verb)
 			}
 		}
+
 		if len(denied.Verbs) > 0 {
 			missing.All = append(missing.All, denied)
 		}
 	}
+
 	if len(missing.All) > 0 {
 		return &missing
 	}

@@ -139,6 +139,7 @@ func encode(to io.Writer, c Checkpoint) error {
 	for _, svc := range sortedServices(c.Published.Views.All()) {
 		e.write(record{Service: e.newService(svc, c.Published.Views.Get(svc))})
 	}
+
 	for _, svc := range sortedServices(maps.All(c.Published.Holds)) {
 		h := c.Published.Holds[svc]
 		out := &held{Of: *e.newService(svc, h.Before)}
@@ -150,12 +151,14 @@ func encode(to io.Writer, c Checkpoint) error {
 		}
 		e.write(record{Held: out})
 	}
+
 	for name, zone := range c.Published.Nodes {
 		e.write(record{Node: &node{Name: name, Zone: zone}})
 	}
 	for ip, a := range c.Published.Addresses {
 		e.write(record{Address: e.newAddress(ip, a)})
 	}
+
 	for name, of := range c.Published.Profiles {
 		e.write(record{Profile: &namedProfile{Name: name, Profile: *of}})
 	}
@@ -193,6 +196,7 @@ func (e *encoder) write(r record) {
 func (e *encoder) newService(svc federation.Service, v *federation.View) *service {
 	out := &service{Service: svc, View: *v, Slices: make([]slice, len(v.Slices))}
 	out.View.Slices = nil
+
 	for i, s := range v.Slices {
 		all := make([]endpoint, len(s.Endpoints))
 		for j, at := range s.Endpoints {
@@ -205,6 +209,7 @@ func (e *encoder) newService(svc federation.Service, v *federation.View) *servic
 		}
 		out.Slices[i] = slice{Name: s.Name, Ports: s.Ports, Endpoints: all}
 	}
+
 	return out
 }
 
@@ -224,6 +229,7 @@ func (e *encoder) numberOf(w *federation.Workload) int {
 	if n, written := e.workloads[w]; written {
 		return n
 	}
+
 	c := w.Cohort.Value()
 	t, written := e.templates[c.Template]
 	if !written {
@@ -231,6 +237,7 @@ func (e *encoder) numberOf(w *federation.Workload) int {
 		e.templates[c.Template] = t
 		e.write(record{Template: new(c.Template.Value())})
 	}
+
 	n := len(e.workloads) + 1
 	e.workloads[w] = n
 	kind, owner := w.Owner()
@@ -276,6 +283,7 @@ func decodeContent(content io.Reader) (Checkpoint, error) {
 		Nodes: map[string]string{}, Addresses: map[netip.Addr]*federation.Address{},
 		Profiles: map[federation.Service]*profile.Profile{},
 	}}
+
 	in := decMode.NewDecoder(content)
 	h, err := decodeHeader(in)
 	for n := 2; err == nil; n++ {
@@ -287,6 +295,7 @@ func decodeContent(content io.Reader) (Checkpoint, error) {
 			return Checkpoint{}, fmt.Errorf("record %d: %w", n, err)
 		}
 	}
+
 	if err != io.EOF { //nolint:errorlint // see above
 		return Checkpoint{}, err
 	}
@@ -373,6 +382,7 @@ func (d *decoder) addHeld(from *held) error {
 	if err != nil {
 		return err
 	}
+
 	h := federation.PublishedHold{Before: before}
 	switch {
 	case from.Until > 0:
@@ -387,6 +397,7 @@ func (d *decoder) addHeld(from *held) error {
 func (d *decoder) newView(s *service) (*federation.View, error) {
 	v := s.View
 	v.Slices = make([]*federation.Slice, len(s.Slices))
+
 	for i, from := range s.Slices {
 		all := make([]*federation.Endpoint, len(from.Endpoints))
 		for j, at := range from.Endpoints {
@@ -401,8 +412,10 @@ func (d *decoder) newView(s *service) (*federation.View, error) {
 				Detail: (&federation.Detail{Hostname: at.Hostname, Hints: at.Hints, Mirror: at.Mirror}).OrNone(),
 			}
 		}
+
 		v.Slices[i] = &federation.Slice{Name: from.Name, Ports: from.Ports, Endpoints: all}
 	}
+
 	if !v.Valid() {
 		return nil, errInvalid
 	}
@@ -427,6 +440,7 @@ func (d *decoder) addAddress(a *address) error {
 		}
 		out.Residents[i] = federation.Resident{Workload: w, Port: r.Port, Running: r.Running}
 	}
+
 	if !a.Addr.IsValid() {
 		return errInvalid
 	}

@@ -63,15 +63,18 @@ func (d *Dir) save(c Checkpoint) error {
 	if err := os.MkdirAll(d.path, 0o700); err != nil {
 		return err
 	}
+
 	now := time.Now()
 	f, err := os.CreateTemp(d.path, unfinished)
 	if err != nil {
 		return err
 	}
+
 	err = errors.Join(encode(f, c), f.Close())
 	if err == nil {
 		err = os.Chtimes(f.Name(), now, now)
 	}
+
 	if err == nil {
 		err = os.Rename(f.Name(), name)
 	}
@@ -121,10 +124,12 @@ func (d *Dir) Load(cluster string) (Checkpoint, error) {
 	if err != nil {
 		return Checkpoint{}, err
 	}
+
 	c, err := d.read(name)
 	if err == nil && c.Cluster != cluster {
 		err = fmt.Errorf("it is of cluster %s", c.Cluster)
 	}
+
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return Checkpoint{}, ErrNone
@@ -144,6 +149,7 @@ func (d *Dir) read(name string) (Checkpoint, error) {
 	case time.Since(info.ModTime()) > d.maxAge:
 		return Checkpoint{}, fmt.Errorf("it is older than %v", d.maxAge)
 	}
+
 	c, err := decodeFile(name)
 	if c.AsOf = info.ModTime(); time.Since(c.AsOf) < 0 { // the clock was set back
 		c.AsOf = time.Now()
@@ -162,6 +168,7 @@ func decodeFile(name string) (Checkpoint, error) {
 	if err != nil {
 		return Checkpoint{}, err
 	}
+
 	size := info.Size() - crc32.Size
 	if size < 0 {
 		return Checkpoint{}, errTorn
@@ -174,12 +181,14 @@ func decodeFile(name string) (Checkpoint, error) {
 	if _, err := io.ReadFull(f, want); err != nil {
 		return Checkpoint{}, err
 	}
+
 	if !bytes.Equal(sum.Sum(nil), want) {
 		return Checkpoint{}, errTorn
 	}
 	if _, err := f.Seek(0, io.SeekStart); err != nil {
 		return Checkpoint{}, err
 	}
+
 	return decodeContent(bufio.NewReaderSize(io.LimitReader(f, size), 1<<16))
 }
 
@@ -189,6 +198,7 @@ func (d *Dir) Headers() (all []Header, err error) {
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
+
 	for _, e := range entries {
 		info, statErr := e.Info()
 		if statErr != nil || !strings.HasPrefix(e.Name(), prefix) || time.Since(info.ModTime()) > d.maxAge {

@@ -59,6 +59,7 @@ func Handler(find Finder, list func() []Header, peerOf func(*http.Request) strin
 		w.Header().Set("Last-Modified", time.Now().UTC().Format(http.TimeFormat))
 		_ = json.NewEncoder(w).Encode(list()) // the peer sees that it is torn
 	})
+
 	mux.HandleFunc("GET "+peersPath+"{cluster...}", h.serve)
 	return mux
 }
@@ -112,6 +113,7 @@ func (h *handover) serve(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "others are being served", http.StatusServiceUnavailable)
 		return
 	}
+
 	defer h.endTurn(peer)
 	to := &steadyWriter{w, http.NewResponseController(w), time.Now().Add(maxTurn)}
 	if !strings.Contains(r.Header.Get("Accept-Encoding"), "gzip") {
@@ -131,6 +133,7 @@ func (h *handover) current(cluster string) (time.Time, *version) {
 	if v != nil {
 		before = v.of
 	}
+
 	now, same := h.find(cluster, before)
 	if now.AsOf.IsZero() {
 		return time.Time{}, nil
@@ -138,6 +141,7 @@ func (h *handover) current(cluster string) (time.Time, *version) {
 
 	h.mu.Lock()
 	defer h.mu.Unlock()
+
 	if v == nil || !same {
 		h.last++
 		v = &version{of: now, tag: fmt.Sprintf(`W/"%s-%d"`, h.process, h.last)}
@@ -180,12 +184,14 @@ func (h *handover) write(to io.Writer, v *version) error {
 func (v *version) encoded(most int) ([]byte, error) {
 	v.encoding.Lock()
 	defer v.encoding.Unlock()
+
 	if v.tooLong {
 		return nil, errFull
 	}
 	if v.body != nil {
 		return v.body, nil
 	}
+
 	b := &boundedBuffer{most: most}
 	if err := compress(b, v.of); err != nil {
 		v.tooLong = errors.Is(err, errFull)
@@ -213,6 +219,7 @@ func (h *handover) keep(v *version, size int) {
 	for _, other := range oldestFirst {
 		sum += other.kept
 	}
+
 	for _, other := range oldestFirst {
 		if sum <= h.most {
 			return

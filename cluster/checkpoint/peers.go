@@ -112,6 +112,7 @@ func (q *Inquiry) Ask(ctx context.Context) (Answer, error) {
 
 	slices.SortFunc(offers, func(a, b offer) int { return b.at.Compare(a.at) })
 	reason := ErrNone // why nothing is returned
+
 	for _, o := range offers {
 		if o.err != nil && !errors.Is(reason, ErrBusy) {
 			reason = o.err
@@ -119,6 +120,7 @@ func (q *Inquiry) Ask(ctx context.Context) (Answer, error) {
 		if !o.at.After(q.after.Truncate(time.Second)) || time.Since(o.at) > q.peers.MaxAge {
 			continue
 		}
+
 		answer, err := q.take(ctx, client, o)
 		if err == nil {
 			q.after = answer.AsOf
@@ -127,10 +129,12 @@ func (q *Inquiry) Ask(ctx context.Context) (Answer, error) {
 		if ctx.Err() != nil {
 			return Answer{}, ctx.Err()
 		}
+
 		if !errors.Is(err, ErrNone) && !errors.Is(reason, ErrBusy) {
 			reason = err
 		}
 	}
+
 	return Answer{}, reason // of the last one, as another might have had it, or of one that is to be asked again
 }
 
@@ -139,10 +143,12 @@ func (q *Inquiry) take(ctx context.Context, client *http.Client, from offer) (An
 	if from.tag != "" && from.tag == q.tags[from.url] {
 		return Answer{Checkpoint{AsOf: from.at}, true}, nil
 	}
+
 	release, err := q.peers.transfer.take(ctx)
 	if err != nil {
 		return Answer{}, err
 	}
+
 	defer release()
 	ctx, cancel := context.WithTimeout(ctx, peersTimeout)
 	defer cancel()
@@ -156,6 +162,7 @@ func (q *Inquiry) take(ctx context.Context, client *http.Client, from offer) (An
 		q.tags[from.url] = got.tag
 		return Answer{Checkpoint{AsOf: got.at}, true}, nil
 	}
+
 	c, err := decode(got.content)
 	if err != nil || c.Cluster != q.cluster {
 		return Answer{}, fmt.Errorf("%s: %w", from.url, cmp.Or(err, errFormat))
@@ -176,13 +183,16 @@ func (p *Peers) Clusters(ctx context.Context) ([]Header, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	known := map[string]Header{}
 	var failed []error
+
 	for _, a := range answers {
 		if a.err != nil || a.url == "" {
 			failed = append(failed, a.err)
 			continue
 		}
+
 		var headers []Header
 		if json.Unmarshal(a.content, &headers) != nil {
 			failed = append(failed, fmt.Errorf("%s: it is not a list of clusters", a.url))
@@ -192,6 +202,7 @@ func (p *Peers) Clusters(ctx context.Context) ([]Header, error) {
 			known[h.Cluster] = h
 		}
 	}
+
 	return slices.SortedFunc(maps.Values(known), func(a, b Header) int {
 		return strings.Compare(a.Cluster, b.Cluster)
 	}), errors.Join(failed...)
@@ -217,16 +228,20 @@ func (p *Peers) ask(
 	if err != nil {
 		return nil, err
 	}
+
 	addresses, err := p.Lookup(ctx, host)
 	if err != nil {
 		return nil, err
 	}
+
 	scheme := "http"
 	if p.Secure {
 		scheme = "https"
 	}
+
 	all := make([]offer, min(len(addresses), maxPeers))
 	var wg sync.WaitGroup
+
 	for i := range all {
 		at := url.URL{Scheme: scheme, Host: net.JoinHostPort(addresses[i], port), Path: peersPath + cluster}
 		wg.Go(func() {
@@ -245,6 +260,7 @@ func (p *Peers) ask(
 			}
 		})
 	}
+
 	wg.Wait()
 	return all, nil
 }
@@ -257,6 +273,7 @@ func fetch(ctx context.Context, client *http.Client, method, from, tag string, m
 	if err != nil {
 		return offer{}, err
 	}
+
 	if tag != "" {
 		request.Header.Set("If-None-Match", tag)
 	}
@@ -277,6 +294,7 @@ func fetch(ctx context.Context, client *http.Client, method, from, tag string, m
 	default:
 		return offer{}, errors.New(response.Status)
 	}
+
 	at, err := asOf(sent, received, response.Header)
 	if err != nil {
 		return offer{}, err
@@ -291,8 +309,10 @@ func asOf(sent, received time.Time, header http.Header) (time.Time, error) {
 	if err != nil {
 		return time.Time{}, err
 	}
+
 	ahead := api.MeasureSkew(sent, received, header)
-	if at = at.Add(-ahead); ahead > 0 { // what is measured is too little, by as much at most
+	at = at.Add(-ahead)
+	if ahead > 0 { // what is measured is too little, by as much at most
 		at = at.Add(-time.Second - received.Sub(sent))
 	}
 	if at.After(received) { // there was no date

@@ -27,6 +27,7 @@ func (t *sliceWriter) applyPlan(ctx context.Context, svc *serviceRecord, p slice
 		failed = append(failed, fmt.Errorf("%s %s: %w", verb, what, err))
 		return ctx.Err() == nil && isResponse(err)
 	}
+
 	for _, es := range p.remove {
 		err := api.Delete(ctx, es.Name, apply.IfUnchanged(es))
 		if apierrors.IsNotFound(err) {
@@ -39,6 +40,7 @@ func (t *sliceWriter) applyPlan(ctx context.Context, svc *serviceRecord, p slice
 			return errors.Join(failed...)
 		}
 	}
+
 	for _, es := range p.update {
 		updated, err := api.Update(ctx, es, metav1.UpdateOptions{})
 		if err == nil {
@@ -48,9 +50,11 @@ func (t *sliceWriter) applyPlan(ctx context.Context, svc *serviceRecord, p slice
 			return errors.Join(failed...)
 		}
 	}
+
 	if len(p.create) == 0 || t.isGone(ctx, svc) {
 		return errors.Join(failed...)
 	}
+
 	for _, es := range p.create {
 		created, err := api.Create(ctx, es, metav1.CreateOptions{})
 		if apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {

@@ -54,12 +54,14 @@ func newClaims(
 	forEachClaim(s, snapshot, ownerOf, func(one federation.Claim, _ []discoveryv1.EndpointPort) {
 		claimed[one.Endpoint().Addr]++
 	})
+
 	contested := map[question][]federation.Claim{}
 	forEachClaim(s, snapshot, ownerOf, func(one federation.Claim, ports []discoveryv1.EndpointPort) {
 		e := one.Endpoint()
 		if claimed[e.Addr] < 2 {
 			return
 		}
+
 		c.owners[e.Addr] = ""
 		for _, p := range ports {
 			declared := slices.IndexFunc(s.ports, func(own corev1.ServicePort) bool { return own.Name == *p.Name })
@@ -68,6 +70,7 @@ func newClaims(
 			contested[at] = append(contested[at], one)
 		}
 	})
+
 	for _, at := range slices.SortedFunc(maps.Keys(contested), question.compareQuestions) {
 		q := federation.Query{Port: uint16(s.ports[at.port].Port), ControlPlane: controlPlane}
 		for _, winner := range snapshot.Winners(q, contested[at]) {
@@ -105,6 +108,7 @@ func forEachClaim(
 		if !mayWrite(m, ownerOf) {
 			continue
 		}
+
 		for _, slice := range m.View.Slices {
 			ports := portsAtMember(s, m.View, slice)
 			if len(ports) == 0 {

@@ -23,6 +23,7 @@ func (w *Writer) deleteOwn(term context.Context, t *apply.Target) error {
 	if err != nil {
 		return err
 	}
+
 	var failed []error
 	for i := range list.Items {
 		if term.Err() != nil {
@@ -36,6 +37,7 @@ func (w *Writer) deleteOwn(term context.Context, t *apply.Target) error {
 		}
 		w.count(w.metrics.writes, t.Name, view.ManagedBy, "delete")
 	}
+
 	if len(failed) > 0 {
 		return errors.Join(failed...)
 	}

@@ -87,6 +87,7 @@ func (e *serviceEvents) warnOfUnknown(s *serviceRecord) {
 			unknown = append(unknown, name)
 		}
 	}
+
 	if unknown == nil {
 		delete(e.reported, s.key)
 		return
@@ -96,6 +97,7 @@ func (e *serviceEvents) warnOfUnknown(s *serviceRecord) {
 	if more := len(unknown) - maxNamed; more > 0 {
 		text += fmt.Sprintf(" and %d more", more)
 	}
+
 	if e.reported[s.key] != text {
 		e.reported[s.key] = text
 		e.warn(s, "PolicyUnknownCluster", text)

@@ -133,6 +133,7 @@ func newWorkloadRecord(u *unstructured.Unstructured) (*workloadRecord, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	w := &workloadRecord{
 		key: key{Namespace: api.Intern(parsed.Namespace), Name: parsed.Name},
 		uid: parsed.UID, labels: firstLabels(parsed.Labels, maxLabels, corev1.LabelTopologyZone),
@@ -143,6 +144,7 @@ func newWorkloadRecord(u *unstructured.Unstructured) (*workloadRecord, error) {
 			w.addrs = append(w.addrs, addr)
 		}
 	}
+
 	for _, p := range parsed.Spec.Ports[:min(len(parsed.Spec.Ports), maxPorts)] {
 		if len(validation.IsValidPortNum(int(p.Port))) == 0 {
 			p.Name, p.Protocol = api.Intern(p.Name), protocolOf(p.Protocol)
@@ -185,6 +187,7 @@ func externalGroups(s *serviceRecord, workloads []*workloadRecord) []*group {
 		if len(ports) == 0 && len(s.ports) > 0 {
 			continue // it documents none of them
 		}
+
 		for _, family := range s.families {
 			e := externalEndpoint(s, w, family)
 			if len(e.Addresses) == 0 {
@@ -194,6 +197,7 @@ func externalGroups(s *serviceRecord, workloads []*workloadRecord) []*group {
 			g.endpoints = append(g.endpoints, e)
 		}
 	}
+
 	for _, g := range groups {
 		g.meta = s.meta(externalManagedBy, true)
 		g.meta.GenerateName = "linkerd-external-" + s.Name + "-"
@@ -209,11 +213,13 @@ func externalEndpoint(s *serviceRecord, w *workloadRecord, family discoveryv1.Ad
 			Kind: linkerd.ExternalWorkloadKind, Namespace: w.Namespace, Name: w.Name, UID: w.uid,
 		},
 	}
+
 	for _, addr := range w.addrs {
 		if familyOf(addr) == family {
 			e.Addresses = append(e.Addresses, addr.String())
 		}
 	}
+
 	if zone := w.zone(); zone != "" {
 		e.Zone = &zone
 	}

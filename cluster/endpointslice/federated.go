@@ -62,6 +62,7 @@ func (f *federatedSlices) reportLeftTo(ctx context.Context) {
 			f.writer.registry.ReportLeftTo(source, text)
 		}
 	}
+
 	for ctx.Err() == nil {
 		ownersChanged := f.Owners.Changed()
 		names, namesChanged := f.writer.registry.Names()
@@ -81,6 +82,7 @@ func (f *federatedSlices) reportLeftTo(ctx context.Context) {
 		case <-ctx.Done():
 		}
 	}
+
 	for source := range reported {
 		report(source, "")
 	}
@@ -156,6 +158,7 @@ func (f *federatedSlices) desired(svc *serviceRecord) desiredSlices {
 		snapshot, _ = w.Load()
 		w.Close()
 	}
+
 	if snapshot.View == nil { // no budget had room for it, or it is about to be published
 		return desiredSlices{keep: keepAll}
 	}
@@ -170,6 +173,7 @@ func (f *federatedSlices) desired(svc *serviceRecord) desiredSlices {
 			return f.confirmMembers(ctx, now, snapshot, who, source, gone)
 		},
 	}
+
 	d.groups, d.keep = federatedGroups(svc, snapshot, options.Namespace, who, true)
 	d.undivided = func() []*group {
 		all, _ := federatedGroups(svc, snapshot, options.Namespace, who, false)
@@ -195,6 +199,7 @@ func (f *federatedSlices) confirmMembers(
 	if !fresh.View.SameComposition(snapshot.View) {
 		return errors.New("the Service has other members by now")
 	}
+
 	for i, m := range fresh.Members {
 		if !m.Linked || string(m.Origin.Cluster) != source || len(gone) == 0 {
 			continue
@@ -207,6 +212,7 @@ func (f *federatedSlices) confirmMembers(
 		member.View = v
 		fresh.Members[i] = &member
 	}
+
 	fresh = *f.shown(key{Namespace: now.Namespace, Name: now.Name}, &fresh)
 	claimed, _ = federatedGroups(record, &fresh, f.writer.options.Namespace, who, false)
 	return checkRemoved(gone, bySource(claimed)[source])
@@ -229,10 +235,12 @@ func (f *federatedSlices) readView(ctx context.Context, ref federation.Ref) (*fe
 	if err != nil {
 		return nil, err
 	}
+
 	svc, err := readService(ctx, client, key(ref.Service))
 	if err != nil || svc == nil {
 		return nil, err
 	}
+
 	listed, err := client.DiscoveryV1().EndpointSlices(ref.Namespace).List(ctx, metav1.ListOptions{
 		LabelSelector: discoveryv1.LabelServiceName + "=" + ref.Name,
 	})
@@ -270,6 +278,7 @@ func federatedGroups(
 	s *serviceRecord, snapshot *federation.Snapshot, controlPlane string, who ownership, choose bool,
 ) (groups []*group, keep func(*discoveryv1.EndpointSlice) bool) {
 	unknown, linked := map[string]bool{}, map[string]bool{}
+
 	waits := false // for our Lease to be seen: nothing can be written in place of what is deleted
 	keep = func(es *discoveryv1.EndpointSlice) bool {
 		source := es.Labels[SourceLabel]
@@ -282,6 +291,7 @@ func federatedGroups(
 			return owner != who.installation
 		}
 	}
+
 	if !s.optIn || snapshot.View.Composition == nil || s.external {
 		return nil, keep
 	}
@@ -291,6 +301,7 @@ func federatedGroups(
 	if choose {
 		chosen = chooseEndpoints(s, snapshot, controlPlane, who.ownerOf)
 	}
+
 	for _, m := range snapshot.Members {
 		name := string(m.Origin.Cluster)
 		unknown[name] = unknown[name] || !m.Known || !m.Linked && !who.unlinked(name)
@@ -298,12 +309,14 @@ func federatedGroups(
 		if m.View == nil || m.View.ExternalName {
 			continue
 		}
+
 		for _, slice := range m.View.Slices {
 			if ports := portsAtMember(s, m.View, slice); len(ports) > 0 {
 				all.addEndpoints(s, m, slice, ports, controlPlane, chosen)
 			}
 		}
 	}
+
 	all.boundIdentities()
 	for _, g := range all {
 		g.meta = s.meta(view.ManagedBy, false)
@@ -314,6 +327,7 @@ func federatedGroups(
 			g.meta.Annotations = map[string]string{linkerd.RemoteGatewayIdentityAnnotation: g.identity}
 		}
 	}
+
 	return slices.DeleteFunc(all.sorted(), func(g *group) bool {
 		return unknown[g.source] || who.ownerOf(g.source) != who.installation
 	}), keep
@@ -331,6 +345,7 @@ func (g grouping) boundIdentities() {
 			endpoints[k.source][k.identity] += len(one.endpoints)
 		}
 	}
+
 	for source, counts := range endpoints {
 		if len(counts) <= maxIdentities {
 			continue
@@ -342,6 +357,7 @@ func (g grouping) boundIdentities() {
 		for _, identity := range byCount[maxIdentities:] {
 			beyond[identity] = true
 		}
+
 		for _, one := range g.sorted() {
 			if one.source != source || !beyond[one.identity] {
 				continue
@@ -365,10 +381,12 @@ func portsAtMember(
 		if !found {
 			continue
 		}
+
 		i := slice.Target(declared)
 		if i < 0 {
 			continue
 		}
+
 		own := slice.Ports[i]
 		port := discoveryv1.EndpointPort{
 			Name: &p.Name, Port: new(int32(own.Number)), Protocol: &protocol, AppProtocol: p.AppProtocol,
@@ -378,6 +396,7 @@ func portsAtMember(
 		}
 		ports = append(ports, port)
 	}
+
 	slices.SortFunc(ports, func(a, b discoveryv1.EndpointPort) int { return strings.Compare(*a.Name, *b.Name) })
 	return ports
 }
@@ -394,10 +413,12 @@ func (g grouping) addEndpoints(
 		if !slices.Contains(s.families, family) {
 			continue
 		}
+
 		ports := chosen.portsOf(federation.Claim{Member: m, Slice: slice, Index: i}, ofSlice)
 		if len(ports) == 0 || hostname == "" && !chosen.write(origin.Cluster, from) {
 			continue
 		}
+
 		e := discoveryv1.Endpoint{
 			Addresses: []string{from.Addr.String()},
 			Conditions: discoveryv1.EndpointConditions{
@@ -407,9 +428,11 @@ func (g grouping) addEndpoints(
 		if from.Zone != (federation.Name{}) {
 			e.Zone = new(from.Zone.String())
 		}
+
 		if hostname != "" {
 			e.Hostname = &hostname
 		}
+
 		t := traits{family: family, source: string(origin.Cluster)}
 		switch w := from.Workload; {
 		case w == nil:
@@ -421,6 +444,7 @@ func (g grouping) addEndpoints(
 		case !skipsAny(w, ports):
 			t.identity = w.Identity(controlPlane, origin.TrustDomain)
 		}
+
 		into := g.groupFor(t, ports)
 		into.endpoints = append(into.endpoints, e)
 	}

@@ -127,6 +127,7 @@ func (t *sliceWriter) confirm(ctx context.Context, k key, source string, gone ad
 	defer t.endConfirmation(source)
 	ctx, cancel := context.WithTimeout(ctx, confirmTimeout)
 	defer cancel()
+
 	now, err := readService(ctx, t.Client, k)
 	if err == nil && now != nil {
 		err = read(ctx, now, source, gone)

@@ -12,6 +12,7 @@ func (f *federatedSlices) applied(k key, now map[string]int) {
 	if now == nil {
 		f.setPrivate(k, 0)
 	}
+
 	for source, sum := range f.sumLeftOut(k, now) {
 		f.writer.metrics.leftOut.WithLabelValues(f.Name, source).Set(float64(sum.Excess))
 		if f.Local {
@@ -35,14 +36,17 @@ func (f *federatedSlices) sumLeftOut(k key, now map[string]int) map[string]clust
 			changed[source] = cluster.LeftOut{}
 		}
 	}
+
 	for source, byService := range f.leftOut {
 		if byService[k] != now[source] {
 			changed[source] = cluster.LeftOut{}
-			if delete(byService, k); now[source] != 0 {
+			delete(byService, k)
+			if now[source] != 0 {
 				byService[k] = now[source]
 			}
 		}
 	}
+
 	for source := range changed {
 		sum := cluster.LeftOut{Known: true}
 		for _, n := range f.leftOut[source] {

@@ -121,11 +121,13 @@ func planFor(svc *serviceRecord, groups []*group, have []*discoveryv1.EndpointSl
 		k := newGroupKey(traitsOf(es), es.Ports)
 		left[k] = append(left[k], es)
 	}
+
 	for _, g := range groups {
 		k := newGroupKey(g.traits, g.ports)
 		p.fill(g, left[k])
 		delete(left, k)
 	}
+
 	for _, unwanted := range left {
 		p.remove = append(p.remove, unwanted...)
 	}
@@ -142,6 +144,7 @@ func (p *slicePlan) fill(g *group, have []*discoveryv1.EndpointSlice) {
 		wanted.Insert(e)
 		order[e] = i
 	}
+
 	var updated, same []*discoveryv1.EndpointSlice
 	for _, es := range have {
 		next, changed := g.retain(es, wanted)
@@ -154,12 +157,14 @@ func (p *slicePlan) fill(g *group, have []*discoveryv1.EndpointSlice) {
 			same = append(same, next)
 		}
 	}
+
 	rest := wanted.UnsortedList()
 	slices.SortFunc(rest, func(a, b *discoveryv1.Endpoint) int { return cmp.Compare(order[a], order[b]) })
 	slices.SortStableFunc(updated, fullestFirst)
 	for _, es := range updated {
 		rest = pour(rest, es)
 	}
+
 	for len(rest) > 0 {
 		if len(rest) < maxEndpoints { // one slice that did not change, if all fit
 			slices.SortStableFunc(same, fullestFirst)
@@ -170,6 +175,7 @@ func (p *slicePlan) fill(g *group, have []*discoveryv1.EndpointSlice) {
 				break
 			}
 		}
+
 		es := g.newSlice()
 		rest = pour(rest, es)
 		p.create = append(p.create, es)
@@ -184,6 +190,7 @@ func (g *group) retain(
 ) (next *discoveryv1.EndpointSlice, changed bool) {
 	next = succeed(g.newSlice(), es)
 	changed = !maps.Equal(next.Labels, es.Labels) || !maps.Equal(next.Annotations, es.Annotations)
+
 	for i := range es.Endpoints {
 		old := es.Endpoints[i].DeepCopy() // looking it up sorts its addresses
 		now := wanted.Get(old)
@@ -195,6 +202,7 @@ func (g *group) retain(
 		next.Endpoints = append(next.Endpoints, *now)
 		changed = changed || !endpointsliceutil.EndpointsEqualBeyondHash(now, old)
 	}
+
 	return next, changed
 }
 

@@ -48,6 +48,7 @@ func keptSlice(es *discoveryv1.EndpointSlice) *discoveryv1.EndpointSlice {
 	}
 	kept.Labels = firstLabels(es.Labels, maxSliceLabels, sliceMarks...)
 	room := maxSliceText
+
 	for i := range es.Endpoints[:min(len(es.Endpoints), maxEndpoints)] {
 		e := es.Endpoints[i]
 		e.DeprecatedTopology = nil
@@ -55,6 +56,7 @@ func keptSlice(es *discoveryv1.EndpointSlice) *discoveryv1.EndpointSlice {
 			kept.Endpoints = append(kept.Endpoints, e)
 		}
 	}
+
 	identity, found := es.Annotations[linkerd.RemoteGatewayIdentityAnnotation]
 	if found = found && len(identity) <= maxIdentity; found {
 		kept.Annotations = map[string]string{linkerd.RemoteGatewayIdentityAnnotation: identity}
@@ -99,10 +101,12 @@ func textOf(e *discoveryv1.Endpoint) (n int) {
 	for _, s := range []*string{e.Hostname, e.NodeName, e.Zone} {
 		n += len(optional(s))
 	}
+
 	if r := e.TargetRef; r != nil {
 		n += len(r.APIVersion) + len(r.Kind) + len(r.Namespace) + len(r.Name) + len(r.UID) +
 			len(r.ResourceVersion) + len(r.FieldPath)
 	}
+
 	if h := e.Hints; h != nil {
 		for _, z := range h.ForZones {
 			n += len(z.Name)

@@ -41,6 +41,7 @@ func newServiceRecord(object any) (*serviceRecord, bool) {
 	if !ok {
 		return nil, false
 	}
+
 	record := &serviceRecord{
 		key:      key{Namespace: api.Intern(svc.Namespace), Name: svc.Name},
 		uid:      svc.UID,
@@ -50,10 +51,12 @@ func newServiceRecord(object any) (*serviceRecord, bool) {
 		labels:   firstLabels(svc.Labels, maxLabels),
 		misread:  view.MisreadService(svc),
 	}
+
 	if view.IsFederated(svc) {
 		p, _ := policy.ServiceOf(svc.Annotations)
 		record.policyClusters = p.Names()
 	}
+
 	record.optIn, record.unclear = view.OptsIn(svc.Annotations)
 	switch n := len(svc.Spec.Selector); {
 	case n > maxRequirements: // nothing that it may be compared with has so many labels
@@ -61,6 +64,7 @@ func newServiceRecord(object any) (*serviceRecord, bool) {
 	case svc.Spec.Selector != nil:
 		record.selector = labels.SelectorFromSet(svc.Spec.Selector)
 	}
+
 	for _, f := range svc.Spec.IPFamilies {
 		record.families = append(record.families, discoveryv1.AddressType(f))
 	}
@@ -120,10 +124,12 @@ func (s *serviceRecord) meta(managedBy string, inherit bool) metav1.ObjectMeta {
 			delete(all, name)
 		}
 	}
+
 	all[discoveryv1.LabelServiceName], all[discoveryv1.LabelManagedBy] = s.Name, managedBy
 	if s.headless {
 		all[corev1.IsHeadlessService] = ""
 	}
+
 	return metav1.ObjectMeta{
 		Namespace: s.Namespace,
 		Labels:    all,

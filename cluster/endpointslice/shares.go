@@ -49,11 +49,13 @@ func newFamilyShares(
 		ready[c] = append(ready[c], a)
 		delete(waiting[c], a)
 	}
+
 	for i := range members {
 		m := &members[i]
 		m.Ready = len(ready[m.Cluster])
 		m.All = m.Ready + len(waiting[m.Cluster])
 	}
+
 	for i, share := range policy.Shares(snapshot.View.Policy, members) {
 		cluster, n := members[i].Cluster, share.Rounded()
 		own := ready[cluster]
@@ -85,10 +87,12 @@ func (f *familyShares) claimAddresses(
 		if !mayWrite(m, ownerOf) {
 			continue
 		}
+
 		for _, slice := range m.View.Slices {
 			if len(portsAtMember(s, m.View, slice)) == 0 {
 				continue
 			}
+
 			for _, e := range slice.Endpoints {
 				switch {
 				case familyOf(e.Addr) != family:
@@ -100,6 +104,7 @@ func (f *familyShares) claimAddresses(
 			}
 		}
 	}
+
 	return members, waiting
 }
 

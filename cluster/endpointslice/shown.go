@@ -65,10 +65,13 @@ func (f *federatedSlices) reportPrivate(svc *serviceRecord, all, shown []*federa
 func (f *federatedSlices) setPrivate(k key, n int) (before int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+
 	before = f.private[k]
-	if delete(f.private, k); n > 0 {
+	delete(f.private, k)
+	if n > 0 {
 		f.private[k] = n
 	}
+
 	sum := 0
 	for _, n := range f.private {
 		sum += n

@@ -122,6 +122,7 @@ func newSliceWriter(
 		confirmations:  map[string]int{},
 	}
 	w.metrics.beginAtZero(t.Name, managedBy)
+
 	config := t.loopConfig()
 	config.Review = func(ctx context.Context) error { return review(ctx, target) }
 	config.Background = background
@@ -195,6 +196,7 @@ func (t *sliceWriter) indexSlice(k key) {
 	now, found := t.slices.Get(k)
 	t.mu.Lock()
 	defer t.mu.Unlock()
+
 	svc, had := t.serviceOfSlice[k]
 	old := t.slicesOf[svc][k.Name]
 	if had && (!found || serviceKeyOf(now) != svc) {
@@ -205,6 +207,7 @@ func (t *sliceWriter) indexSlice(k key) {
 			t.loop.Enqueue(svc)
 		}
 	}
+
 	if found {
 		svc = serviceKeyOf(now)
 		t.serviceOfSlice[k] = svc
@@ -234,7 +237,8 @@ func setIn[K comparable, V any](index map[K]map[string]*V, at K, name string, v 
 	case v != nil:
 		index[at][name] = v
 	default:
-		if delete(index[at], name); len(index[at]) == 0 {
+		delete(index[at], name)
+		if len(index[at]) == 0 {
 			delete(index, at)
 		}
 	}
@@ -254,6 +258,7 @@ func (t *sliceWriter) reconcileService(ctx context.Context, k key) error {
 	svc := t.servicesIn[k.Namespace][k.Name]
 	have := slices.Collect(maps.Values(t.slicesOf[k]))
 	t.mu.Unlock()
+
 	if svc == nil {
 		t.tracker.DeleteService(k.Namespace, k.Name)
 		t.paces.dropOthers(k, nil)
@@ -263,6 +268,7 @@ func (t *sliceWriter) reconcileService(ctx context.Context, k key) error {
 	if !isWhole {
 		return errNotWhole // what cannot be seen would be created again
 	}
+
 	service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: k.Namespace, Name: k.Name}}
 	if t.tracker.StaleSlices(service, have) {
 		return errBehind
@@ -291,6 +297,7 @@ func planSources(
 		source := es.Labels[SourceLabel]
 		existing[source] = append(existing[source], es)
 	}
+
 	for _, source := range sets.List(sets.KeySet(groups).Union(sets.KeySet(existing))) {
 		p := sourcePlan{source: source, groups: groups[source], have: existing[source]}
 		p.slicePlan = planFor(svc, p.groups, p.have)
@@ -328,16 +335,19 @@ func (t *sliceWriter) reconcileSources(
 	t.paces.dropOthers(svc.key, leftOut)
 
 	var failed []error
-	var later *apply.Retry // for what waits
+	var later *apply.Retry            // for what waits
 	var undivided map[string][]*group // once something that is to be added is lacking
+
 	for i, p := range all {
 		if i == len(plans) && d.undivided != nil && (later != nil || len(failed) > 0) {
 			undivided = bySource(d.undivided())
 		}
+
 		if undivided != nil {
 			p.groups = stillThere(p.have, undivided[p.source])
 			p.slicePlan = planFor(svc, p.groups, p.have)
 		}
+
 		leftOut[p.source] = p.leftOut
 		err := t.reconcileSource(ctx, svc, p, d.confirm)
 		if retry, waits := errors.AsType[*apply.Retry](err); waits {
@@ -346,6 +356,7 @@ func (t *sliceWriter) reconcileSources(
 			}
 			continue
 		}
+
 		if err != nil {
 			failed = append(failed, err)
 		}
@@ -353,6 +364,7 @@ func (t *sliceWriter) reconcileSources(
 			break
 		}
 	}
+
 	t.content.applied(svc.key, leftOut)
 	if err := errors.Join(failed...); err != nil || later == nil {
 		return err

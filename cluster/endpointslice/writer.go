@@ -65,6 +65,7 @@ func (w *Writer) AddTo(c *apply.Campaign) {
 			},
 		})
 	}
+
 	if w.options.Federated {
 		c.Add(apply.OwnLease, apply.Task{
 			Name:   "slices of federated Services",

@@ -162,11 +162,13 @@ func (e *Elector) Run(ctx context.Context, lead func(term context.Context) error
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer cancel()
+
 	kind := e.config.Watched
 	if kind.Resource.Empty() {
 		kind = Leases.Named(e.config.Name)
 		kind.Namespace = e.config.Namespace
 	}
+
 	var informer *api.Informer[*Record]
 	informer = api.NewInformer(e.conn, kind, Reduce(e.config.Marks...), func(k api.Key) {
 		lease, _ := informer.Get(k)
@@ -177,9 +179,11 @@ func (e *Elector) Run(ctx context.Context, lead func(term context.Context) error
 			e.config.Changed(k, lease)
 		}
 	})
+
 	wg.Go(func() { informer.Run(logr.NewContext(ctx, e.log.V(1))) })
 	campaigned := make(chan error, 1)
 	wg.Go(func() { campaigned <- e.campaign(ctx, informer.Synced(), lead) })
+
 	select {
 	case err := <-campaigned:
 		return err
@@ -267,11 +271,13 @@ func (e *Elector) campaign(
 
 	short := 0                 // terms in a row that ended early
 	var refusedSince time.Time // that the Lease may be written, without a break; zero if it was not
+
 	for ctx.Err() == nil {
 		o, changed := e.observed.Load()
 		if !waitUnchanged(ctx, changed, time.Until(o.expiry().Add(e.config.AcquireDelay))) {
 			continue
 		}
+
 		sent := time.Now()
 		ours, err := e.take(ctx, o, changed)
 		if !apierrors.IsForbidden(err) {
@@ -285,7 +291,8 @@ func (e *Elector) campaign(
 			if err := e.serve(ctx, ours, sent, lead); err != nil {
 				return err
 			}
-			if short++; time.Since(sent) > 3*e.config.Timing.Duration {
+			short++
+			if time.Since(sent) > 3*e.config.Timing.Duration {
 				short = 0
 			}
 			e.pause(ctx, short)
@@ -299,9 +306,11 @@ func (e *Elector) campaign(
 		case !apierrors.IsConflict(err) && !errors.Is(err, errChanged) && ctx.Err() == nil:
 			e.log.V(1).Info("Taking the Lease failed", "error", err.Error())
 		}
+
 		// Another candidate was faster, which the watch will show, or the request failed.
 		waitUnchanged(ctx, changed, e.config.Timing.Renew)
 	}
+
 	return ctx.Err()
 }
 
@@ -393,6 +402,7 @@ func (e *Elector) serve(
 	t := &term{Elector: e, ours: ours}
 	t.ctx, t.end = context.WithCancelCause(api.WithFence(ctx, t.checkFence))
 	defer t.end(nil)
+
 	t.atEnd = time.AfterFunc(t.extend(sent), func() {
 		t.end(fmt.Errorf("the Lease could not be renewed for %s", e.config.Timing.Fence))
 		e.cutWrites()
@@ -411,6 +421,7 @@ func (e *Elector) serve(
 	case reason == nil:
 		reason = errors.New("there is nothing more to write")
 	}
+
 	e.log.Info("The term ended: this replica no longer writes", "reason", reason.Error())
 	if !errors.Is(reason, errLost) {
 		e.release(ctx, t.ours)
@@ -428,6 +439,7 @@ func (t *term) renewWhile(led <-chan error, sent time.Time) (result error) {
 	renewal := time.NewTimer(time.Until(due))
 	defer renewal.Stop()
 	var tried map[string]string // annotations for which the renewal was brought forward
+
 	for {
 		annotations, superseded := t.config.annotations()
 		soon := time.Now().Add(annotationDelay)
@@ -435,6 +447,7 @@ func (t *term) renewWhile(led <-chan error, sent time.Time) (result error) {
 			due = soon // it is not put off by the next change
 			renewal.Reset(annotationDelay)
 		}
+
 		tried = annotations
 		select {
 		case <-superseded:
@@ -484,6 +497,7 @@ func (e *Elector) rewrite(
 	if !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) {
 		return next, err
 	}
+
 	now, err := e.client.Get(ctx, e.config.Name, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
@@ -517,6 +531,7 @@ func (e *Elector) write(
 	if old != nil {
 		next = old.DeepCopy()
 	}
+
 	if old == nil || holderOf(old) != holder {
 		next.Spec.AcquireTime = &now
 		next.Spec.LeaseTransitions = new(transitionsAfter(old, holder))
@@ -524,6 +539,7 @@ func (e *Elector) write(
 	for k, v := range e.config.Labels {
 		metav1.SetMetaDataLabel(&next.ObjectMeta, k, v)
 	}
+
 	annotations, _ := e.config.annotations()
 	for k, v := range annotations {
 		metav1.SetMetaDataAnnotation(&next.ObjectMeta, k, v)

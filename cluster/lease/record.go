@@ -51,6 +51,7 @@ func NewRecord(l *coordinationv1.Lease, marks ...string) *Record {
 		if !found || len(value) > maxMark {
 			continue
 		}
+
 		if r.Marks == nil {
 			r.Marks = map[string]string{}
 		}

@@ -148,6 +148,7 @@ func (r *Reviewer) waitTurn(ctx context.Context, from string) (release func(), e
 	if s == nil {
 		s = &source{turn: make(chan struct{}, 1)}
 	}
+
 	if s.waiting >= maxOfSource || s.waiting > 0 && r.waiting >= maxWaiting {
 		r.mu.Unlock()
 		return nil, ErrBusy
@@ -161,10 +162,12 @@ func (r *Reviewer) waitTurn(ctx context.Context, from string) (release func(), e
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		r.waiting--
-		if s.waiting--; s.waiting == 0 {
+		s.waiting--
+		if s.waiting == 0 {
 			delete(r.sources, from)
 		}
 	}
+
 	select {
 	case s.turn <- struct{}{}:
 		return func() { <-s.turn; leave() }, nil
@@ -181,6 +184,7 @@ func (r *Reviewer) ask(ctx context.Context, token string) (Account, error) {
 	if r.pace.Wait(ctx) != nil {
 		return Account{}, ErrBusy
 	}
+
 	review, err := r.client.Create(ctx, &authenticationv1.TokenReview{
 		Spec: authenticationv1.TokenReviewSpec{Token: token, Audiences: []string{r.audience}},
 	}, metav1.CreateOptions{})
@@ -220,6 +224,7 @@ func problemOf(err error) error {
 func (r *Reviewer) keep(key digest, account Account, err error) (Account, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+
 	now := time.Now()
 	switch {
 	case err == nil:
@@ -237,6 +242,7 @@ func (r *Reviewer) keep(key digest, account Account, err error) (Account, error)
 			return v.account, nil
 		}
 	}
+
 	return account, err
 }
 

@@ -67,6 +67,7 @@ func (w *workloadIPs) allIPs(yield func(netip.Addr) bool) {
 	if w == nil || w.first.IsValid() && !yield(w.first) {
 		return
 	}
+
 	for _, ip := range w.own {
 		if !yield(ip) {
 			return
@@ -75,6 +76,7 @@ func (w *workloadIPs) allIPs(yield func(netip.Addr) bool) {
 	if w.hostPorts == nil {
 		return
 	}
+
 	for _, ip := range w.ips {
 		if !yield(ip) {
 			return
@@ -106,6 +108,7 @@ func newWorkloadIPs(p *corev1.Pod, out *omissions) *workloadIPs {
 	if p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed {
 		return nil
 	}
+
 	var others otherIPs
 	others.running, others.terminating = p.Status.Phase == corev1.PodRunning, p.DeletionTimestamp != nil
 	var own []netip.Addr
@@ -115,6 +118,7 @@ func newWorkloadIPs(p *corev1.Pod, out *omissions) *workloadIPs {
 		}
 		own = appendIP(own, p.Status.PodIP, out)
 	}
+
 	if host := newHostPorts(p, out); len(host.ports) > 0 || len(host.bound) > 0 {
 		others.hostPorts = host
 	}
@@ -132,7 +136,9 @@ func newHostPorts(p *corev1.Pod, out *omissions) *hostPorts {
 			if !is || !isTCP || n == maxPorts {
 				continue
 			}
-			if n++; n == 1 {
+
+			n++
+			if n == 1 {
 				host.ips = nodeIPs(p, out)
 			}
 			if port.HostIP == "" {
@@ -142,6 +148,7 @@ func newHostPorts(p *corev1.Pod, out *omissions) *hostPorts {
 			}
 		}
 	}
+
 	host.bound = slices.DeleteFunc(host.bound, func(at netip.AddrPort) bool {
 		return slices.Contains(host.ips, at.Addr()) && slices.Contains(host.ports, at.Port())
 	})
@@ -162,12 +169,14 @@ func (h *hostPorts) bind(ip netip.Addr, port uint16) {
 			h.bound = append(h.bound, at)
 		}
 	}
+
 	if IsUsable(ip) {
 		add(ip)
 	}
 	if !ip.IsUnspecified() {
 		return
 	}
+
 	for _, of := range h.ips {
 		if of.Is4() == ip.Is4() {
 			add(of)
@@ -214,18 +223,22 @@ func (r *Reconciler) publishServiceIPs(svc key, ips []netip.Addr) {
 		return
 	}
 	old := r.serviceIPs[svc]
-	if r.serviceIPs[svc] = ips; len(ips) == 0 {
+	r.serviceIPs[svc] = ips
+	if len(ips) == 0 {
 		delete(r.serviceIPs, svc)
 	}
+
 	for _, ip := range old {
 		if !slices.Contains(ips, ip) {
 			owners := slices.DeleteFunc(r.servicesByIP[ip], func(o key) bool { return o == svc })
-			if r.servicesByIP[ip] = owners; len(owners) == 0 {
+			r.servicesByIP[ip] = owners
+			if len(owners) == 0 {
 				delete(r.servicesByIP, ip)
 			}
 			r.publishIP(ip, nil)
 		}
 	}
+
 	for _, ip := range ips {
 		owners := r.servicesByIP[ip]
 		if i, known := slices.BinarySearchFunc(owners, svc, key.Compare); !known {
@@ -242,10 +255,12 @@ func (r *Reconciler) publishWorkloadIPs(ref objectRef, w *workloadState) {
 		return
 	}
 	old := w.ips
-	if w.ips = nil; w.workload != nil {
+	w.ips = nil
+	if w.workload != nil {
 		record, _ := r.workloadRecords(ref.kind).Get(ref.key)
 		w.ips = record.ips
 	}
+
 	for ip := range old.allIPs {
 		if !w.ips.contains(ip) {
 			r.publishIP(ip, w)
@@ -263,6 +278,7 @@ func (r *Reconciler) workloadsAt(ip netip.Addr, changed *workloadState) []*workl
 	if changed != nil {
 		all = append(all, changed)
 	}
+
 	if a := r.writer.Address(ip); a != nil {
 		for _, o := range a.Residents {
 			ref := refOf(o.Workload)
@@ -271,6 +287,7 @@ func (r *Reconciler) workloadsAt(ip netip.Addr, changed *workloadState) []*workl
 			}
 		}
 	}
+
 	all = slices.DeleteFunc(all, func(w *workloadState) bool { return !w.ips.contains(ip) })
 	slices.SortFunc(all, (*workloadState).compareNames)
 	return slices.Compact(all)
@@ -286,6 +303,7 @@ func (r *Reconciler) publishIP(ip netip.Addr, changed *workloadState) {
 		r.writer.DeleteAddress(ip)
 		return
 	}
+
 	a := &federation.Address{}
 	for _, k := range services {
 		a.Services = append(a.Services, federation.Service(k))
@@ -293,6 +311,7 @@ func (r *Reconciler) publishIP(ip netip.Addr, changed *workloadState) {
 	claimed := len(services) > 0 || slices.ContainsFunc(workloads, func(w *workloadState) bool {
 		return !w.ips.merelyBinds(ip)
 	})
+
 	var its []federation.Resident
 	for _, terminating := range []bool{false, true} {
 		for _, w := range workloads {
@@ -300,9 +319,11 @@ func (r *Reconciler) publishIP(ip netip.Addr, changed *workloadState) {
 				continue
 			}
 			before := len(a.Residents)
-			if its = its[:0]; !claimed || !w.ips.merelyBinds(ip) {
+			its = its[:0]
+			if !claimed || !w.ips.merelyBinds(ip) {
 				its = w.ips.appendResidents(its, ip, w.workload)
 			}
+
 			for _, o := range its {
 				same := func(other federation.Resident) bool { return other.Port == o.Port }
 				if !terminating || !slices.ContainsFunc(a.Residents, same) {
@@ -314,6 +335,7 @@ func (r *Reconciler) publishIP(ip netip.Addr, changed *workloadState) {
 			}
 		}
 	}
+
 	r.writer.SetAddress(ip, a)
 }
 
@@ -327,11 +349,13 @@ func (w *workloadIPs) appendResidents(
 	if w.hostPorts == nil {
 		return to
 	}
+
 	if slices.Contains(w.ips, ip) {
 		for _, port := range w.ports {
 			to = append(to, federation.Resident{Workload: workload, Port: port, Running: w.running})
 		}
 	}
+
 	for _, at := range w.bound {
 		if at.Addr() == ip {
 			to = append(to, federation.Resident{Workload: workload, Port: at.Port(), Running: w.running})

@@ -61,10 +61,12 @@ func Misread(annotations map[string]string, known []string) string {
 				prefix+strings.Trim(quote(name), `"`), strings.Join(likeliest(known, name), " or ")))
 		}
 	}
+
 	if _, unclear := OptsIn(annotations); unclear {
 		all = append(all, fmt.Sprintf("the annotation %s has the value %s, so that what was in force stays: "+
 			"set %s or %s", OptIn, quote(annotations[OptIn]), Enabled, disabled))
 	}
+
 	for _, p := range policy.Problems(annotations, known) {
 		all = append(all, p.String())
 	}
@@ -97,6 +99,7 @@ func MisreadService(svc *corev1.Service) string {
 			unused = append(unused, key)
 		}
 	}
+
 	if unused == nil {
 		return all
 	}
@@ -106,6 +109,7 @@ func MisreadService(svc *corev1.Service) string {
 	} else {
 		text += "set it on the federated Service in this cluster, such as " + svc.Name + "-federated"
 	}
+
 	if all == "" {
 		return text
 	}
@@ -127,5 +131,6 @@ func likeliest(known []string, name string) (keys []string) {
 			keys = append(keys, key)
 		}
 	}
+
 	return keys
 }

@@ -239,10 +239,12 @@ func (b *border) report(kind string, k key, out *omissions) {
 	case logs:
 		b.reported[id] = true
 	}
+
 	if malformed && !known {
 		b.counts[kind]++
 	}
 	b.mu.Unlock()
+
 	if logs {
 		b.log.Info("Parts of an object cannot be used and are left out",
 			"kind", kind, "object", quote(k.String()), "leftOut", out.String())
@@ -268,6 +270,7 @@ func checked[O metav1.Object, R any](
 		if !isKind {
 			return record, false
 		}
+
 		var out omissions
 		k := key{Namespace: o.GetNamespace(), Name: o.GetName()}
 		if out.validText("all of it: its namespace", k.Namespace, maxLabel) &&

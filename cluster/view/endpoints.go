@@ -15,13 +15,16 @@ func (r *Reconciler) reduceEndpoints(e *corev1.Endpoints, out *omissions) ([]*sl
 	if len(e.Subsets) == 0 {
 		return nil, false
 	}
+
 	mirror := mirrorMarks(e, r.options.Local, out)
 	var all []*sliceRecord
+
 	for i, subset := range firstOf(out, "subsets", e.Subsets, maxSubsets) {
 		s := &sliceRecord{name: fmt.Sprintf("%s#%04d", e.Name, i), service: e.Name}
 		for _, p := range firstOf(out, "ports", subset.Ports, maxSlicePorts) {
 			s.ports = appendSlicePort(s.ports, p.Port, p.Name, p.Protocol, "", out)
 		}
+
 		add := func(addresses []corev1.EndpointAddress, ready bool) {
 			for _, a := range firstOf(out, "addresses", addresses, maxSubset) {
 				endpoint := &discoveryv1.Endpoint{
@@ -35,5 +38,6 @@ func (r *Reconciler) reduceEndpoints(e *corev1.Endpoints, out *omissions) ([]*sl
 		add(subset.NotReadyAddresses, false)
 		all = append(all, s)
 	}
+
 	return all, true
 }

@@ -21,12 +21,14 @@ func (r *Reconciler) reduceExternal(u *unstructured.Unstructured, out *omissions
 		out.addText("all of it: " + err.Error())
 		return record, false
 	}
+
 	spec := parsed.Spec
 	t := federation.Template{InboundPort: defaultProxyPort}
 	t.Identity = out.text("identity", spec.MeshTLS.Identity, maxIdentity)
 	t.ServerName = out.text("name of the server", spec.MeshTLS.ServerName, maxName)
 	var host hostPorts
 	var named namedPorts
+
 	for _, p := range firstOf(out, "ports", spec.Ports, maxPorts) {
 		n, is := portNumber(p.Port)
 		if !is || !out.validText("a port: its name", p.Name, maxLabel) {
@@ -38,12 +40,14 @@ func (r *Reconciler) reduceExternal(u *unstructured.Unstructured, out *omissions
 			t.InboundPort = n
 		}
 	}
+
 	for _, ip := range firstOf(out, "workload IPs", spec.WorkloadIPs, maxAddresses) {
 		host.ips = appendIP(host.ips, ip.IP, out)
 	}
 	if list, found := parsed.Annotations[linkerd.OpaquePortsAnnotation]; found {
 		t.Opaque = parsePorts(list, named.first, out)
 	}
+
 	record.class = unique.Make(podClass{
 		owner:     newOwner(parsed.OwnerReferences, out),
 		template:  unique.Make(t),
@@ -51,6 +55,7 @@ func (r *Reconciler) reduceExternal(u *unstructured.Unstructured, out *omissions
 		ports:     named,
 		available: parsed.Ready() && parsed.DeletionTimestamp == nil,
 	})
+
 	if r.options.Local {
 		// Ready or not: it may be asked for to become ready.
 		record.ips = otherIPs{hostPorts: &host, phase: phase{running: true}}.withOwn(nil)

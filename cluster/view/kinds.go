@@ -37,6 +37,7 @@ const required, optional = true, false
 func (r *Reconciler) addKinds() {
 	core := corev1.SchemeGroupVersion
 	services := api.Typed(core, "services", "Service", &corev1.Service{})
+
 	r.services = addKind(r, kindService, required, services, r.reduceService)
 	if r.options.Endpoints {
 		//nolint:staticcheck // the option asks for them
@@ -48,12 +49,14 @@ func (r *Reconciler) addKinds() {
 		slices.Labels = discoveryv1.LabelManagedBy + "!=" + ManagedBy
 		r.slices = addKind(r, kindSlice, required, slices, r.reduceSlice)
 	}
+
 	pods := api.Typed(core, "pods", "Pod", &corev1.Pod{}).Reading(podFields)
 	r.pods = addKind(r, kindPod, required, pods, r.reducePod)
 	replicaSets := api.Metadata(appsv1.SchemeGroupVersion, "replicasets", "ReplicaSet")
 	r.replicaSets = addKind(r, kindReplicaSet, optional, replicaSets, reduceOwner)
 	jobs := api.Metadata(batchv1.SchemeGroupVersion, "jobs", "Job")
 	r.jobs = addKind(r, kindJob, optional, jobs, reduceOwner)
+
 	externals := api.Newest(linkerd.ExternalWorkloads, linkerd.ExternalWorkloadVersions,
 		linkerd.ExternalWorkloadKind)
 	r.externals = addKind(r, kindExternal, optional, externals, r.reduceExternal)

@@ -53,6 +53,7 @@ func (o *oversized) problem(limit int) string {
 	if more := len(names) - maxOversizedNamed; more > 0 {
 		all = append(all, fmt.Sprintf("%d more Services", more))
 	}
+
 	return fmt.Sprintf("a Service may have %d endpoints, and %s: those beyond, in the slices that come last by name, "+
 		"are left out; raise -cluster-max-endpoints-per-service if they are meant to be so large",
 		limit, strings.Join(all, ", "))

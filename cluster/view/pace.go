@@ -53,6 +53,7 @@ func (r *Reconciler) markChanged(k key, moving bool) {
 		w = &window{began: now, ends: now}
 		r.windows[k] = w
 	}
+
 	w.changed = true
 	if later := now.Add(minWindow); moving && w.ends.Before(later) {
 		if last := w.began.Add(maxWindow + minWindow); last.Before(later) {

@@ -74,6 +74,7 @@ func newOwner(refs []metav1.OwnerReference, out *omissions) owner {
 		!out.validText("the owner: its name", ref.Name, maxName) {
 		return owner{}
 	}
+
 	kind := strings.ToLower(ref.Kind)
 	switch {
 	case slices.Contains(federation.OwnerKinds, kind):
@@ -111,23 +112,27 @@ func newPodRecord(p *corev1.Pod, out *omissions) (record podRecord, ok bool) {
 		!out.validText("all of it: label "+linkerd.ControlPlaneLabel, controlPlane, maxLabel) {
 		return podRecord{}, false
 	}
+
 	ports := namedPortsOf(p, out)
 	t := federation.Template{
 		ServiceAccount: cmp.Or(p.Spec.ServiceAccountName, defaultAccount),
 		ControlPlane:   controlPlane,
 		Hash:           out.label("label "+templateHashLabel, p.Labels[templateHashLabel]),
 	}
+
 	if list, found := p.Annotations[linkerd.OpaquePortsAnnotation]; found {
 		t.Opaque = parsePorts(list, ports.first, out)
 	}
 	if list, found := p.Annotations[linkerd.SkipInboundPortsAnnotation]; found {
 		t.Skip = parsePorts(list, nil, out)
 	}
+
 	if t.ControlPlane != "" {
 		t.InboundPort = listenPort(p, inboundListenEnv)
 		t.AdminPort = listenPort(p, adminListenEnv)
 		t.ControlPort = listenPort(p, controlListenEnv)
 	}
+
 	class := podClass{
 		owner:     newOwner(p.OwnerReferences, out),
 		template:  unique.Make(t),
@@ -164,7 +169,9 @@ func namedPortsOf(pod *corev1.Pod, out *omissions) (ports namedPorts) {
 			if p.Name == "" || !out.validText("a port: its name", p.Name, maxLabel) {
 				continue
 			}
-			if n++; n > maxPorts {
+
+			n++
+			if n > maxPorts {
 				out.addf("ports with names: those after the first %d", maxPorts)
 				return ports
 			}
@@ -174,6 +181,7 @@ func namedPortsOf(pod *corev1.Pod, out *omissions) (ports namedPorts) {
 			}
 		}
 	}
+
 	return ports
 }
 
@@ -184,6 +192,7 @@ func listenPort(p *corev1.Pod, env string) uint16 {
 		if c.Name != proxyContainer {
 			continue
 		}
+
 		for _, e := range c.Env {
 			if e.Name != env {
 				continue

@@ -20,6 +20,7 @@ func parsePorts(list string, named func(string) (uint16, bool), out *omissions) 
 			out.addf("a list of ports: what follows the first %d", maxRanges)
 			break
 		}
+
 		item = strings.TrimSpace(item)
 		first, last, isRange := strings.Cut(item, "-")
 		from, err := strconv.ParseUint(strings.TrimSpace(first), 10, 16)
@@ -27,6 +28,7 @@ func parsePorts(list string, named func(string) (uint16, bool), out *omissions) 
 		if err == nil && isRange {
 			to, err = strconv.ParseUint(strings.TrimSpace(last), 10, 16)
 		}
+
 		switch {
 		case err == nil && from <= to:
 			ranges = append(ranges, federation.PortRange{First: uint16(from), Last: uint16(to)})
@@ -36,6 +38,7 @@ func parsePorts(list string, named func(string) (uint16, bool), out *omissions) 
 			}
 		}
 	}
+
 	return federation.PortsOf(ranges...)
 }
 

@@ -224,6 +224,7 @@ func NewReconciler(log logr.Logger, cluster federation.Cluster, options Options)
 		kept:           map[objectKind][]objectRef{},
 		keptOpaque:     map[objectRef]federation.Ports{},
 	}
+
 	r.addKinds()
 	return r
 }
@@ -237,6 +238,7 @@ func (r *Reconciler) Begin(writer Writer, unlisted ...Kind) {
 	r.writer = writer
 	r.enqueues.Store(true)
 	r.keepPublished(unlisted)
+
 	for _, kind := range slices.Backward(r.kinds) { // each may depend on those behind it
 		for _, k := range kind.keys() {
 			if kind.of == kindService {
@@ -246,6 +248,7 @@ func (r *Reconciler) Begin(writer Writer, unlisted ...Kind) {
 			}
 		}
 	}
+
 	r.windows = map[key]*window{}
 	writer.MarkSynced()
 }
@@ -351,6 +354,7 @@ func (r *Reconciler) reconcileServer(k key) {
 	} else {
 		r.appliedServers.Remove(k)
 	}
+
 	affected := map[*translatedSlice]bool{}
 	for kind, states := range r.workloads {
 		for name, w := range states[k.Namespace] {
@@ -362,6 +366,7 @@ func (r *Reconciler) reconcileServer(k key) {
 			if !found {
 				continue // its key is in the queue, or its kind is not listed
 			}
+
 			class := record.class.Value()
 			if !old.appliesTo(kind, name, &class) && !now.appliesTo(kind, name, &class) {
 				continue
@@ -372,6 +377,7 @@ func (r *Reconciler) reconcileServer(k key) {
 			r.publishWorkloadIPs(ref, w)
 		}
 	}
+
 	for s := range affected {
 		r.reconcileSlice(s.key)
 	}
@@ -406,9 +412,11 @@ func (r *Reconciler) updateWorkload(ref objectRef) []*translatedSlice {
 		w = &workloadState{}
 		states.Put(k, w)
 	}
+
 	if ref.kind == kindPod && w.workload != nil {
 		r.stopAwaiting(k, w.workload)
 	}
+
 	if !found {
 		if w.workload == nil {
 			return nil
@@ -418,6 +426,7 @@ func (r *Reconciler) updateWorkload(ref objectRef) []*translatedSlice {
 		r.forgetUnused(ref, w)
 		return w.slices.list()
 	}
+
 	next := r.resolveWorkload(ref, &record)
 	if w.workload != nil && *w.workload == next && w.node == record.node {
 		return nil
@@ -430,6 +439,7 @@ func (r *Reconciler) updateWorkload(ref objectRef) []*translatedSlice {
 // and what Servers add.
 func (r *Reconciler) resolveWorkload(ref objectRef, record *podRecord) federation.Workload {
 	class := record.class.Value()
+
 	kind, controller := federation.ExternalWorkload, class.owner
 	if ref.kind == kindPod {
 		kind, controller = federation.Pod, controllerOf(class.owner, func(o owner) (owner, bool) {
@@ -444,6 +454,7 @@ func (r *Reconciler) resolveWorkload(ref objectRef, record *podRecord) federatio
 			return up, known
 		})
 	}
+
 	return federation.Cohort{
 		Kind: kind, Namespace: ref.Namespace, OwnerKind: controller.kind, OwnerName: controller.name,
 		Template: withServers(class.template, r.opaqueByServers(ref, &class)),
@@ -462,6 +473,7 @@ func (r *Reconciler) opaqueByServers(ref objectRef, class *podClass) federation.
 			ports = s.appendOpaque(ports, class)
 		}
 	}
+
 	if len(ports) == 0 {
 		return federation.Ports{}
 	}
@@ -497,6 +509,7 @@ func (r *Reconciler) forgetUnused(ref objectRef, w *workloadState) {
 
 func (r *Reconciler) reconcileSlice(k key) {
 	record, found := r.slices.Take(k)
+
 	t := r.translated.Get(k)
 	switch {
 	case !found && t == nil:
@@ -511,6 +524,7 @@ func (r *Reconciler) reconcileSlice(k key) {
 		t.alone = sliceSet{t}
 		r.translated.Put(k, t)
 	}
+
 	old, moving := *t, false
 	r.translate(t, record)
 	switch old.service {
@@ -520,6 +534,7 @@ func (r *Reconciler) reconcileSlice(k key) {
 	default:
 		r.detachSlice(t, old.service, old.slices)
 	}
+
 	service := key{Namespace: k.Namespace, Name: t.service}
 	byName := func(a, b *translatedSlice) int { return strings.Compare(a.Name, b.Name) }
 	if all := r.slicesOf.Get(service); !slices.Contains(all, t) {
@@ -539,12 +554,14 @@ func (r *Reconciler) translate(t *translatedSlice, record []*sliceRecord) {
 			w = &workloadState{}
 			states.Put(ref.key, w)
 		}
+
 		w.slices = w.slices.withSlice(t)
 		if w.workload == nil {
 			return nil, federation.Name{}
 		}
 		return w.workload, w.node
 	}
+
 	old := t.slices
 	if record == nil {
 		t.slices = make([]resolvedSlice, 0, len(old))
@@ -553,6 +570,7 @@ func (r *Reconciler) translate(t *translatedSlice, record []*sliceRecord) {
 		}
 		return
 	}
+
 	t.service = record[0].service
 	t.slices = make([]resolvedSlice, 0, len(record))
 	for _, s := range record {
@@ -579,6 +597,7 @@ func (r *Reconciler) mayMove(old, next []resolvedSlice) bool {
 			}
 		}
 	}
+
 	return false
 }
 
@@ -615,6 +634,7 @@ func (r *Reconciler) removeNamedBy(t *translatedSlice, old, next []resolvedSlice
 			names[ref] = true
 		}
 	}
+
 	for i := range old {
 		for ref := range old[i].workloads {
 			if w := r.workloads[ref.kind].Get(ref.key); w != nil && !names[ref] {
@@ -629,7 +649,8 @@ func (r *Reconciler) removeNamedBy(t *translatedSlice, old, next []resolvedSlice
 func (r *Reconciler) detachSlice(t *translatedSlice, from string, old []resolvedSlice) {
 	service := key{Namespace: t.Namespace, Name: from}
 	rest := slices.DeleteFunc(r.slicesOf.Get(service), func(s *translatedSlice) bool { return s == t })
-	if r.slicesOf.Put(service, rest); len(rest) == 0 {
+	r.slicesOf.Put(service, rest)
+	if len(rest) == 0 {
 		r.slicesOf.Remove(service)
 	}
 	r.markChanged(service, r.mayMove(old, nil))

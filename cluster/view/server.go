@@ -35,6 +35,7 @@ func newServerRecord(u *unstructured.Unstructured, out *omissions) (*serverRecor
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, &parsed); err != nil {
 		return nil, err
 	}
+
 	spec := parsed.Spec
 	selects := spec.PodSelector != nil || spec.ExternalWorkloadSelector != nil
 	if spec.ProxyProtocol != opaqueProtocol || !selects {
@@ -43,6 +44,7 @@ func newServerRecord(u *unstructured.Unstructured, out *omissions) (*serverRecor
 	if !out.validText("all of it: the name of its port", spec.Port.StrVal, maxLabel) {
 		return nil, nil
 	}
+
 	pods, err := boundedSelector(spec.PodSelector)
 	if err != nil {
 		return nil, err
@@ -113,12 +115,14 @@ func newLabelSet(pod string, m map[string]string, out *omissions) labelSet {
 		out.addf("labels: they have %d bytes, more than %d, so that no Server selects the workload", size, maxLabelText)
 		return ""
 	}
+
 	marked := make(labels.Set, len(m))
 	for k, v := range m {
 		if !out.validText("a label: its key", k, maxName+1+maxLabel) ||
 			!out.validText("a label: its value", v, maxLabel) {
 			continue
 		}
+
 		switch v {
 		case pod:
 			v = nameMark
@@ -127,6 +131,7 @@ func newLabelSet(pod string, m map[string]string, out *omissions) labelSet {
 		}
 		marked[k] = v
 	}
+
 	return labelSet(marked.String())
 }
 

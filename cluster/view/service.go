@@ -24,6 +24,7 @@ func newView(cluster federation.Cluster, svc *corev1.Service, out *omissions) fe
 		Misread:      MisreadService(svc),
 		Unexported:   !isExported(svc),
 	}
+
 	if list, found := svc.Annotations[linkerd.OpaquePortsAnnotation]; found {
 		v.Opaque = parsePorts(list, func(name string) (uint16, bool) {
 			i := slices.IndexFunc(v.Ports, func(p federation.ServicePort) bool { return p.Name == name })
@@ -33,6 +34,7 @@ func newView(cluster federation.Cluster, svc *corev1.Service, out *omissions) fe
 			return v.Ports[i].Number, true
 		}, out)
 	}
+
 	v.Composition, v.Malformed = newComposition(cluster, svc, out)
 	return v
 }
@@ -66,9 +68,11 @@ func servicePorts(declared []corev1.ServicePort, out *omissions) (ports []federa
 			Number: n, Protocol: protocol, Name: p.Name, Target: targetPort(p),
 		})
 	}
+
 	slices.SortStableFunc(ports, func(a, b federation.ServicePort) int {
 		return cmp.Or(cmp.Compare(a.Number, b.Number), cmp.Compare(a.Protocol, b.Protocol))
 	})
+
 	return slices.CompactFunc(ports, func(a, b federation.ServicePort) bool {
 		return a.Number == b.Number && a.Protocol == b.Protocol
 	})
@@ -98,6 +102,7 @@ func newComposition(
 		if local := svc.Annotations[linkerd.LocalDiscoveryAnnotation]; local != "" {
 			m.addMember(local, cluster, true)
 		}
+
 		m.parse(svc.Annotations[linkerd.RemoteDiscoveryKey], false)
 		m.parse(svc.Annotations[MembersKey], true)
 		if m.more > 0 {
@@ -105,21 +110,25 @@ func newComposition(
 		}
 		return &federation.Composition{Union: true, Members: m.all}, ""
 	}
+
 	remote, isMirror := svc.Labels[clusterLabel]
 	if !isMirror {
 		return nil, ""
 	}
+
 	name := svc.Labels[serviceLabel]
 	if !out.validText("label "+clusterLabel, remote, maxLabel) ||
 		!out.validText("label "+serviceLabel, name, maxLabel) {
 		return nil, fmt.Sprintf("Service %s/%s has malformed labels %s and %s",
 			svc.Namespace, svc.Name, clusterLabel, serviceLabel)
 	}
+
 	if name == "" {
 		return nil, fmt.Sprintf("Service %s/%s has the label %s=%s but no label %s, "+
 			"so the Service of that cluster that it stands for is unknown",
 			svc.Namespace, svc.Name, clusterLabel, remote, serviceLabel)
 	}
+
 	service := federation.Service{Namespace: svc.Namespace, Name: name}
 	ref := federation.Ref{Cluster: federation.Cluster(remote), Service: service}
 	return &federation.Composition{Members: []federation.MemberRef{{Ref: ref}}}, ""
@@ -141,6 +150,7 @@ func (m *memberList) parse(list string, allowOwn bool) {
 	if list == "" {
 		return
 	}
+
 	for item := range strings.SplitSeq(list, ",") {
 		service, cluster, remote := strings.Cut(item, "@")
 		malformed := service == "" || remote && cluster == "" || strings.Contains(cluster, "@")
@@ -160,6 +170,7 @@ func (m *memberList) addMember(service string, cluster federation.Cluster, filte
 		!m.out.validText("a member: its cluster", string(cluster), maxName) {
 		return
 	}
+
 	// Interned, a name does not keep the annotation that it is a part of.
 	service, cluster = api.Intern(service), federation.Cluster(api.Intern(string(cluster)))
 	ref := federation.Ref{Cluster: cluster, Service: federation.Service{Namespace: m.namespace, Name: service}}

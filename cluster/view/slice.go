@@ -103,6 +103,7 @@ func newSliceRecords(es *discoveryv1.EndpointSlice, local bool, out *omissions) 
 	if s.service == "" {
 		return nil, false
 	}
+
 	for _, p := range firstOf(out, "ports", es.Ports, maxSlicePorts) {
 		if p.Port == nil { // which means all ports: no client can be given that
 			continue
@@ -110,6 +111,7 @@ func newSliceRecords(es *discoveryv1.EndpointSlice, local bool, out *omissions) 
 		name, protocol, app := deref(p.Name), deref(p.Protocol), deref(p.AppProtocol)
 		s.ports = appendSlicePort(s.ports, *p.Port, name, protocol, app, out)
 	}
+
 	mirror, copied := mirrorMarks(es, local, out), isCopy(es)
 	if es.AddressType == discoveryv1.AddressTypeFQDN {
 		return []*sliceRecord{s}, true // names, which no client can be given
@@ -203,11 +205,13 @@ func appendEndpoints(
 		terminating: deref(e.Conditions.Terminating),
 		copied:      copied,
 	}
+
 	if serving := e.Conditions.Serving; serving != nil {
 		record.serving = *serving
 	} else { // of what is terminating kube-proxy takes that for true, and of anything else it does not matter
 		record.serving = record.ready || record.terminating
 	}
+
 	if kind, known := workloadKinds[kindOf(e.TargetRef)]; known {
 		ref := e.TargetRef
 		if !out.validText("an endpoint: the namespace of its workload", ref.Namespace, maxLabel) ||
@@ -219,6 +223,7 @@ func appendEndpoints(
 		// Of a bare address nothing is known but the address.
 		details.zone = out.name("zone", deref(e.Zone), maxLabel)
 	}
+
 	record.endpointDetails = details.shared(to)
 	for _, a := range firstOf(out, "addresses of an endpoint", e.Addresses, maxAddresses) {
 		if addr, usable := out.address(a); usable {
@@ -285,6 +290,7 @@ func (s *resolvedSlice) resolveAgain(lookUp lookUpFunc) resolvedSlice {
 			out.addEndpoint(&left[0].endpointRecord, lookUp)
 		}
 	}
+
 	for i, e := range s.Endpoints {
 		addLeftOut(i)
 		if e.Workload != nil {
@@ -298,6 +304,7 @@ func (s *resolvedSlice) resolveAgain(lookUp lookUpFunc) resolvedSlice {
 		}
 		out.Endpoints = append(out.Endpoints, e)
 	}
+
 	addLeftOut(len(s.Endpoints))
 	return out
 }
@@ -347,5 +354,6 @@ func Of(cluster federation.Cluster, svc *corev1.Service, all []discoveryv1.Endpo
 			v.Slices = append(v.Slices, slice)
 		}
 	}
+
 	return &v
 }

@@ -39,19 +39,23 @@ func (r *Reconciler) keepPublished(unlisted []Kind) {
 			keep(kindNode, objectRef{kindNode, key{Name: name}})
 		}
 	}
+
 	if isUnlisted(kindProfile) {
 		for _, name := range r.writer.KeepProfiles() {
 			keep(kindProfile, objectRef{kindProfile, key(name)})
 		}
 	}
+
 	externals, servers := isUnlisted(kindExternal), isUnlisted(kindServer)
 	if !externals && !servers {
 		return
 	}
+
 	for e := range r.publishedEndpoints() {
 		if e.Workload == nil {
 			continue
 		}
+
 		ref := refOf(e.Workload)
 		if externals && ref.kind == kindExternal {
 			r.workloads[kindExternal].Put(ref.key, &workloadState{workload: e.Workload, node: e.Node})
@@ -72,6 +76,7 @@ func (r *Reconciler) publishedEndpoints() iter.Seq[*federation.Endpoint] {
 			if v == nil {
 				continue
 			}
+
 			for _, slice := range v.Slices {
 				for _, e := range slice.Endpoints {
 					if !yield(e) {
@@ -89,7 +94,8 @@ func (r *Reconciler) Listed(k Kind) { r.queue.Add(objectRef{kindListed, key{Name
 func (r *Reconciler) reconcileListed(name string) {
 	of := r.kinds[slices.IndexFunc(r.kinds, func(k Kind) bool { return k.Name == name })].of
 	refs := r.kept[of]
-	if delete(r.kept, of); of == kindServer {
+	delete(r.kept, of)
+	if of == kindServer {
 		clear(r.keptOpaque)
 	}
 	for _, ref := range refs {

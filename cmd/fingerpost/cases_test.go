@@ -23,6 +23,7 @@ func testFlagsThatMakeNoSense(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	for set, want := range map[string]string{"": host, "pod": "pod"} {
 		t.Setenv("HOSTNAME", set)
 		var o serveOptions

@@ -73,12 +73,14 @@ func TestDropInFlags(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	for name, f := range theirs {
 		flag := serve.Flags().Lookup(name)
 		if flag == nil {
 			t.Errorf("-%s is unknown", name)
 			continue
 		}
+
 		if flag.DefValue != f.byDefault {
 			t.Errorf("-%s is %q by default, want %q", name, flag.DefValue, f.byDefault)
 		}
@@ -86,6 +88,7 @@ func TestDropInFlags(t *testing.T) {
 		if flag.NoOptDefVal == "" {
 			forms = append(forms, []string{"-" + name, f.legal}, []string{"--" + name, f.legal})
 		}
+
 		for _, form := range forms {
 			values, err := parsed(t, form...)
 			if _, set := values[name]; err != nil || !set {

@@ -24,6 +24,7 @@ func main() {
 	cli.Prepare(root, os.Args[0])
 	err := root.ExecuteContext(ctx)
 	stop()
+
 	switch {
 	case errors.Is(err, check.ErrFailed): // the report has them
 		os.Exit(cli.ExitNo)

@@ -15,6 +15,7 @@ import (
 // A second signal ends the process when the first one did not, such as while a program makes credentials.
 func TestSecondSignal(t *testing.T) {
 	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
+
 	err := os.WriteFile(kubeconfig, []byte(`apiVersion: v1
 kind: Config
 current-context: x
@@ -32,10 +33,12 @@ users:
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	reader, stderr, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	defer reader.Close()
 	cmd := exec.CommandContext(t.Context(), os.Args[0], "clusters", "--kubeconfig", kubeconfig)
 	cmd.Env, cmd.Stderr = append(os.Environ(), asProcess+"=1"), stderr
@@ -45,6 +48,7 @@ users:
 	}
 	stderr.Close()
 	defer func() { _ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }() // the program that makes credentials
+
 	lines := bufio.NewScanner(reader)
 	for lines.Scan() && lines.Text() != "started" {
 	}
@@ -52,6 +56,7 @@ users:
 	go func() { ended <- cmd.Wait() }()
 	ticker := time.NewTicker(50 * time.Millisecond)
 	defer ticker.Stop()
+
 	for deadline := time.Now().Add(10 * time.Second); ; {
 		select {
 		case err := <-ended:

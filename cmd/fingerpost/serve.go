@@ -21,6 +21,7 @@ func serveCommand() *cobra.Command {
 	var o serveOptions
 	fs := flag.NewFlagSet("serve", flag.ContinueOnError)
 	o.addFlags(fs)
+
 	cmd := &cobra.Command{
 		Use:     "serve",
 		Aliases: []string{"destination"},
@@ -43,6 +44,7 @@ set, it is the name of the host.`,
 			return serve(cmd.Context(), o, given)
 		},
 	}
+
 	cmd.Flags().AddGoFlagSet(fs)
 	return cmd
 }
@@ -58,6 +60,7 @@ func serve(ctx context.Context, o serveOptions, given map[string]bool) error {
 	if o.Config, o.InCluster, err = localConfig(o.kubeconfig); err != nil {
 		return err
 	}
+
 	setPingDefaults()
 	o.Version = binaryVersion()
 	a, err := app.New(ctx, log, o.Options)
@@ -84,6 +87,7 @@ func localConfig(kubeconfig string) (config *rest.Config, inCluster bool, err er
 		}
 		inCluster = true
 	}
+
 	config.QPS = -1
 	return config, inCluster, nil
 }

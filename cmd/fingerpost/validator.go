@@ -41,6 +41,7 @@ func validatorCommand() *cobra.Command {
 	var o validatorOptions
 	fs := flag.NewFlagSet("sp-validator", flag.ContinueOnError)
 	o.addFlags(fs)
+
 	cmd := &cobra.Command{
 		Use:   "sp-validator",
 		Short: "Serve the admission webhook that rejects invalid ServiceProfiles",
@@ -64,6 +65,7 @@ Try it without a cluster:
 			return serveWebhook(cmd.Context(), o)
 		},
 	}
+
 	cmd.Flags().AddGoFlagSet(fs)
 	return cmd
 }
@@ -77,6 +79,7 @@ func serveWebhook(ctx context.Context, o validatorOptions) error {
 	if err != nil {
 		return cli.WithExitCode(cli.ExitUsage, err)
 	}
+
 	log.Info("Fingerpost starts to validate ServiceProfiles", "version", binaryVersion())
 	certificate, err := certwatcher.New(filepath.Join(o.tlsDir, "tls.crt"), filepath.Join(o.tlsDir, "tls.key"))
 	if err != nil {
@@ -87,6 +90,7 @@ func serveWebhook(ctx context.Context, o validatorOptions) error {
 		log.Info("Certificate is in use",
 			"directory", o.tlsDir, "names", c.Leaf.DNSNames, "serial", serial, "notAfter", c.Leaf.NotAfter)
 	})
+
 	hook := webhook.New(log)
 	metrics := server.NewMetrics(binaryVersion())
 	metrics.MustRegister(hook.Collectors()...)
@@ -95,8 +99,10 @@ func serveWebhook(ctx context.Context, o validatorOptions) error {
 		"When the certificate of the webhook expires, in seconds since 1970.",
 		certificate,
 	))
+
 	closed := server.ClosedConnections()
 	metrics.MustRegister(closed)
+
 	hookServer := &server.HTTP{
 		Log: log, Name: "webhook", Addr: o.addr, Handler: hook,
 		TLS:         &tls.Config{MinVersion: tls.VersionTLS13, GetCertificate: certificate.GetCertificate},
@@ -109,8 +115,10 @@ func serveWebhook(ctx context.Context, o validatorOptions) error {
 		Handler: server.AdminHandler(metrics, metrics, hookServer.Listening, o.enablePprof),
 		Closed:  closed.WithLabelValues("admin"),
 	}
+
 	watchCertificate := manager.RunnableFunc(func(ctx context.Context) error {
-		if err := certificate.Start(ctx); ctx.Err() == nil {
+		err := certificate.Start(ctx)
+		if ctx.Err() == nil {
 			return fmt.Errorf("-tls-dir: %w", err)
 		}
 		return nil

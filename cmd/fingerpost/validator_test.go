@@ -34,6 +34,7 @@ func start(t *testing.T, args ...string) *process {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // the process is ended then, and so are its lines
 	t.Cleanup(cancel)
 	p := &process{t: t, cmd: exec.CommandContext(ctx, binary, args...)}
@@ -42,6 +43,7 @@ func start(t *testing.T, args ...string) *process {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	p.lines = bufio.NewScanner(stderr)
 	if err := p.cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -53,12 +55,14 @@ func start(t *testing.T, args ...string) *process {
 func (p *process) logged(msg string, fields ...string) map[string]any {
 	p.t.Helper()
 	var read []string
+
 	for p.lines.Scan() {
 		read = append(read, p.lines.Text())
 		var line map[string]any
 		if json.Unmarshal(p.lines.Bytes(), &line) != nil || line["msg"] != msg {
 			continue
 		}
+
 		matches := true
 		for i := 0; i < len(fields); i += 2 {
 			matches = matches && line[fields[i]] == fields[i+1]
@@ -67,6 +71,7 @@ func (p *process) logged(msg string, fields ...string) map[string]any {
 			return line
 		}
 	}
+
 	p.t.Fatalf("no log line %q %q in\n%s", msg, fields, strings.Join(read, "\n"))
 	return nil
 }
@@ -101,6 +106,7 @@ func mount(t *testing.T, dir string, certificate, key []byte) {
 	if err := os.Mkdir(version, 0o700); err != nil {
 		t.Fatal(err)
 	}
+
 	for name, content := range map[string][]byte{"tls.crt": certificate, "tls.key": key} {
 		if err := os.WriteFile(filepath.Join(version, name), content, 0o600); err != nil {
 			t.Fatal(err)
@@ -111,12 +117,14 @@ func mount(t *testing.T, dir string, certificate, key []byte) {
 			}
 		}
 	}
+
 	if err := os.Symlink(filepath.Base(version), data+"_tmp"); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.Rename(data+"_tmp", data); err != nil {
 		t.Fatal(err)
 	}
+
 	if before != "" {
 		if err := os.RemoveAll(filepath.Join(dir, before)); err != nil {
 			t.Fatal(err)
@@ -144,6 +152,7 @@ func review(profile string) string {
 func TestValidator(t *testing.T) {
 	dir := t.TempDir()
 	pool := writeCertificate(t, dir, 1)
+
 	p := start(
 		t,
 		"sp-validator",
@@ -158,6 +167,7 @@ func TestValidator(t *testing.T) {
 		"-kubeconfig=",
 	)
 	addrs := map[any]string{}
+
 	for range 2 {
 		line := p.logged("HTTP server listens")
 		addrs[line["server"]] = line["addr"].(string)
@@ -175,6 +185,7 @@ func TestValidator(t *testing.T) {
 		!strings.Contains(body, "spec.routes[0].condition needs") {
 		t.Errorf("an invalid profile: %d %s %v", code, body, err)
 	}
+
 	denied := p.logged("Denied a ServiceProfile", "namespace", "shop", "name", "web")
 	if !strings.Contains(denied["reason"].(string), "spec.routes[0].condition needs") {
 		t.Errorf("logged %v", denied)
@@ -185,16 +196,19 @@ func TestValidator(t *testing.T) {
 		!strings.Contains(err.Error(), "protocol version") {
 		t.Errorf("TLS 1.2: %v", err)
 	}
+
 	for path, want := range map[string]string{"/ready": "ok\n", "/ping": "pong\n"} {
 		if code, body, err := cmdtest.Request(t, admin+path, "", nil); err != nil || code != http.StatusOK ||
 			body != want {
 			t.Errorf("%s: %d %q %v", path, code, body, err)
 		}
 	}
+
 	if code, _, err := cmdtest.Request(t, admin+"/debug/pprof/", "", nil); err != nil ||
 		code != http.StatusNotFound {
 		t.Errorf("/debug/pprof/: %d %v", code, err)
 	}
+
 	_, body, err = cmdtest.Request(t, admin+"/metrics", "", nil)
 	for _, want := range []string{
 		`fingerpost_profile_reviews_total{verdict="allowed"} 1`,
@@ -205,6 +219,7 @@ func TestValidator(t *testing.T) {
 			t.Errorf("/metrics lacks %s: %v", want, err)
 		}
 	}
+
 	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
@@ -219,6 +234,7 @@ func TestCertificateIsReloaded(t *testing.T) {
 	pools := []*x509.CertPool{writeCertificate(t, dir, 1)}
 	p := start(t, "sp-validator", "-addr=127.0.0.1:0", "-metrics-addr=", "-tls-dir", dir, "-log-format=json")
 	p.logged("Certificate is in use", "serial", "1")
+
 	hook := "https://" + p.logged("HTTP server listens", "server", "webhook")["addr"].(string) + "/"
 	served := func(pool *x509.CertPool) error {
 		code, _, err := cmdtest.Request(
@@ -232,6 +248,7 @@ func TestCertificateIsReloaded(t *testing.T) {
 		}
 		return err
 	}
+
 	for serial := int64(2); serial <= 3; serial++ {
 		pools = append(pools, writeCertificate(t, dir, serial))
 		p.logged("Certificate is in use", "serial", big.NewInt(serial).String())
@@ -242,11 +259,13 @@ func TestCertificateIsReloaded(t *testing.T) {
 			t.Errorf("certificate %d is served after %d", serial-1, serial)
 		}
 	}
+
 	mount(t, dir, []byte("no certificate"), []byte("no key"))
 	p.logged("error re-reading certificate")
 	if err := served(pools[2]); err != nil {
 		t.Errorf("the old certificate is not served any more: %v", err)
 	}
+
 	writeCertificate(t, dir, 4)
 	p.logged("Certificate is in use", "serial", "4")
 	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
@@ -261,8 +280,10 @@ func TestCertificateIsReloaded(t *testing.T) {
 func TestValidatorRefusesToStart(t *testing.T) {
 	dir := t.TempDir()
 	writeCertificate(t, dir, 1)
+
 	taken := start(t, "sp-validator", "-addr=127.0.0.1:0", "-metrics-addr=", "-tls-dir", dir, "-log-format=json")
 	addr := taken.logged("HTTP server listens")["addr"].(string)
+
 	for want, args := range map[string][]string{
 		"-tls-dir":                      {"-tls-dir=/nowhere/at/all"},
 		"-addr must not be empty":       {"-addr="},
@@ -280,6 +301,7 @@ func TestValidatorRefusesToStart(t *testing.T) {
 			t.Errorf("%q: %d %v, want %d %s", args, cli.ExitCode(err), err, code, want)
 		}
 	}
+
 	if err := taken.cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}

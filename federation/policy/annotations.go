@@ -119,6 +119,7 @@ func Problems(annotations map[string]string, known []string) []Problem {
 // LinkOf reads the annotations of a Link.
 func LinkOf(annotations map[string]string) (Link, []Problem) {
 	const wantLimit = "set a number, such as 10000; 0 is no limit"
+
 	r := &reader{annotations: annotations}
 	l := Link{
 		WhenStale: read(r, WhenStaleKey, parseWhenStale, wantWhenStale),
@@ -131,6 +132,7 @@ func LinkOf(annotations map[string]string) (Link, []Problem) {
 		Region: read(r, RegionKey, parseRegion,
 			"set the name of a region, of at most 63 letters, digits, -, _ or ."),
 	}
+
 	return l, r.problems
 }
 
@@ -165,6 +167,7 @@ func parsePrefer(value string) (tiers []Tier, ok bool) {
 			if seen[name] || len(seen) == maxNames {
 				return nil, false
 			}
+
 			seen[name] = true
 			switch {
 			case name == "local":
@@ -179,9 +182,11 @@ func parsePrefer(value string) (tiers []Tier, ok bool) {
 				return nil, false
 			}
 		}
+
 		slices.Sort(t.Clusters)
 		tiers = append(tiers, t)
 	}
+
 	return tiers, len(tiers) <= maxTiers
 }
 
@@ -203,6 +208,7 @@ func parseWeights(value string) ([]Weight, bool) {
 		weights[strings.Clone(name)] = uint32(n) // not the whole annotation
 		total += n
 	}
+
 	var all []Weight
 	for _, name := range slices.Sorted(maps.Keys(weights)) {
 		all = append(all, Weight{name, weights[name]})

@@ -125,6 +125,7 @@ func (d Drain) At(now time.Time) (percent uint8, next time.Time) {
 	if d.From.IsZero() {
 		return 0, time.Time{}
 	}
+
 	done := 0 // steps
 	switch elapsed := now.Sub(d.From); {
 	case elapsed < 0:
@@ -135,6 +136,7 @@ func (d Drain) At(now time.Time) (percent uint8, next time.Time) {
 		done = int(elapsed * steps / d.Over)
 		next = d.From.Add((d.Over*time.Duration(done+1) + steps - 1) / steps)
 	}
+
 	percent = uint8(done * 100 / steps)
 	if d.Up {
 		percent = 100 - percent

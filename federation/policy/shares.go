@@ -104,6 +104,7 @@ func (m *Member) class(s *Service) Class {
 	if s != nil && s.WhenStale != Unset {
 		when = s.WhenStale
 	}
+
 	switch {
 	case m.Stale && when == Drop:
 		return StaleOut
@@ -131,6 +132,7 @@ func (s *Service) preferred(m *Member) int {
 	if s == nil || len(s.Prefer) == 0 {
 		return 0
 	}
+
 	best, rank := -1, 0
 	for i, t := range s.Prefer {
 		_, named := slices.BinarySearch(t.Clusters, m.Cluster)
@@ -171,6 +173,7 @@ func Shares(s *Service, members []Member) []Share {
 	shares, tiers := make([]Share, len(members)), s.tiers(members)
 	loads(s, members, tiers)
 	parts := make([]*big.Rat, len(members)) // nil is 0
+
 	for n, t := range tiers {
 		for _, i := range t.members {
 			m := &members[i]
@@ -182,6 +185,7 @@ func Shares(s *Service, members []Member) []Share {
 		}
 		t.divide(s, members, parts)
 	}
+
 	assign(members, parts, shares)
 	return shares
 }
@@ -192,6 +196,7 @@ func (s *Service) tiers(members []Member) (all []*tier) {
 	if s != nil {
 		preferred = max(1, len(s.Prefer))
 	}
+
 	by := map[int]*tier{}
 	for i := range members {
 		m := &members[i]
@@ -202,6 +207,7 @@ func (s *Service) tiers(members []Member) (all []*tier) {
 		case class != Regular:
 			place = preferred + int(class) - 1
 		}
+
 		if by[place] == nil {
 			by[place] = &tier{reserve: s.preferred(m) < 0 || class == DrainedOut || class == StaleOut}
 		}
@@ -209,6 +215,7 @@ func (s *Service) tiers(members []Member) (all []*tier) {
 		_, weighted := s.weight(m.Cluster)
 		by[place].weighted = by[place].weighted || weighted
 	}
+
 	for _, place := range slices.Sorted(maps.Keys(by)) {
 		all = append(all, by[place])
 	}
@@ -226,17 +233,20 @@ func loads(s *Service, members []Member, tiers []*tier) {
 		if t.reserve && sum.Sign() > 0 || sum == everything {
 			continue
 		}
+
 		var ready, total int64 // in percent
 		for _, i := range t.members {
 			ready += int64(members[i].Ready * members[i].percentLeft())
 			total += int64(members[i].All) * 100
 		}
+
 		if s != nil {
 			total = max(total, int64(s.Capacity)*100)
 		}
 		if ready == 0 {
 			continue
 		}
+
 		health, most := ready*overprovisioning, max(total, ready)*10
 		if sum == nothing && health >= most {
 			t.load, sum = everything, everything
@@ -248,6 +258,7 @@ func loads(s *Service, members []Member, tiers []*tier) {
 		}
 		sum = new(big.Rat).Add(sum, t.load)
 	}
+
 	if sum.Sign() > 0 && sum.Cmp(everything) < 0 {
 		for _, t := range tiers {
 			t.load = new(big.Rat).Quo(t.load, sum)
@@ -261,16 +272,19 @@ func (t *tier) divide(s *Service, members []Member, parts []*big.Rat) {
 	if t.load.Sign() == 0 {
 		return
 	}
+
 	weights, total := make([]int64, len(t.members)), int64(0)
 	for _, weighted := range []bool{true, false} {
 		if total > 0 {
 			break
 		}
+
 		for n, i := range t.members {
 			m := &members[i]
 			if m.Ready == 0 {
 				continue
 			}
+
 			weights[n] = int64(m.Ready)
 			if weighted {
 				w, _ := s.weight(m.Cluster)
@@ -280,6 +294,7 @@ func (t *tier) divide(s *Service, members []Member, parts []*big.Rat) {
 			total += weights[n]
 		}
 	}
+
 	for n, i := range t.members {
 		switch weights[n] {
 		case 0:
@@ -370,7 +385,8 @@ func newAssignment(members []Member, parts []*big.Rat, order []int) *assignment 
 	var scale *big.Rat
 	for _, i := range order {
 		of := new(big.Rat).SetInt64(int64(members[i].Ready))
-		if of.Quo(of, parts[i]); scale == nil || of.Cmp(scale) < 0 {
+		of.Quo(of, parts[i])
+		if scale == nil || of.Cmp(scale) < 0 {
 			scale = of
 		}
 	}
@@ -387,6 +403,7 @@ func newAssignment(members []Member, parts []*big.Rat, order []int) *assignment 
 		a.of[n] = m
 		a.add(m.total, 1)
 	}
+
 	return a
 }
 
@@ -413,6 +430,7 @@ func (a *assignment) improve() (changed bool) {
 		if m.least == m.most {
 			continue
 		}
+
 		nearest := a.nearest(n)
 		if nearest == m.total {
 			continue

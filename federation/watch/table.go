@@ -87,8 +87,10 @@ func (t *Table[K, V]) All() iter.Seq2[K, V] {
 			keys, values = keys[:0], values[:0]
 			return true
 		}
+
 		t.mu.Lock()
 		defer t.mu.Unlock()
+
 		for k, v := range t.values { // a map may change between two steps of its iteration
 			keys, values = append(keys, k), append(values, v)
 			if len(keys) == batch && !flush() {
@@ -103,6 +105,7 @@ func (t *Table[K, V]) All() iter.Seq2[K, V] {
 func (t *Table[K, V]) Watch(k K) *Watch[K, V] {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+
 	r, found := t.watched[k]
 	if !found {
 		r = &record[V]{}
@@ -114,6 +117,7 @@ func (t *Table[K, V]) Watch(k K) *Watch[K, V] {
 		}
 		t.watched[k] = r
 	}
+
 	r.watchers++
 	return &Watch[K, V]{table: t, key: k, record: r}
 }
@@ -158,6 +162,7 @@ func (w *Watch[K, V]) Close() (last bool) {
 	}
 	w.table.mu.Lock()
 	defer w.table.mu.Unlock()
+
 	w.record.watchers--
 	if last = w.record.watchers == 0; last {
 		delete(w.table.watched, w.key)

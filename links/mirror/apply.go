@@ -27,6 +27,7 @@ func (t *term) reconcile(ctx context.Context, key queueKey) error {
 		t.reconcileEndpoints(key)
 		return nil
 	}
+
 	k := key.Key
 	now, _ := t.linkSet.Load()
 	t.followEndpoints(now, k)
@@ -34,6 +35,7 @@ func (t *term) reconcile(ctx context.Context, key queueKey) error {
 	if err := t.readLarge(ctx, in); err != nil || ctx.Err() != nil {
 		return err
 	}
+
 	existing := in.existing
 	t.enqueue(t.budget.assign(k, chargedCluster(existing))...)
 	p := in.Plan()
@@ -43,6 +45,7 @@ func (t *term) reconcile(ctx context.Context, key queueKey) error {
 	if !p.overBudget {
 		t.enqueue(t.budget.withdraw(k)...)
 	}
+
 	err := t.applyPlan(ctx, k, p, existing)
 	if isHeadlessMirror(existing) || isHeadlessMirror(p.service) {
 		t.enqueue(t.endpointMirrors(k)...)
@@ -50,6 +53,7 @@ func (t *term) reconcile(ctx context.Context, key queueKey) error {
 	if ctx.Err() != nil {
 		return nil //nolint:nilerr // the next term enqueues everything
 	}
+
 	if err == nil {
 		t.paces.drop(k)
 	}
@@ -82,6 +86,7 @@ func (t *term) finishPlan(k api.Key, p namePlan, err error) error {
 		failResults(p.results, err.Error())
 		retried = err
 	}
+
 	t.setResults(k, p.results)
 	return retried
 }
@@ -102,6 +107,7 @@ func (t *term) applyPlan(ctx context.Context, k api.Key, p namePlan, existing *c
 			return err
 		}
 	}
+
 	if existing == nil && !p.takesName() {
 		return nil // Kubernetes deletes the Endpoints of a deleted Service
 	}
@@ -149,8 +155,10 @@ func (t *term) applyService(ctx context.Context, k api.Key, want, is *corev1.Ser
 		// clusterIP is immutable: a mirror of another kind is created after this one is gone.
 		return t.deleteService(ctx, k, is)
 	}
+
 	hash := signService(want)
 	client := t.core.CoreV1().Services(k.Namespace)
+
 	if is == nil {
 		if err := t.takeTurn(t.paces.creations, want, k); err != nil {
 			return err
@@ -163,17 +171,20 @@ func (t *term) applyService(ctx context.Context, k api.Key, want, is *corev1.Ser
 			return nil
 		})
 	}
+
 	if isApplied(is, hash, serviceFields(want)) {
 		return nil
 	}
 	if err := t.paces.take(t.paces.updates, k.String(), k); err != nil {
 		return err
 	}
+
 	t.log.V(1).Info("Applying a mirror", "service", k.String())
 	version, err := takeOver(ctx, t, client, "services", is, shared)
 	if err != nil {
 		return ignoreNotFound(err)
 	}
+
 	return t.withPermission(ctx, writePermission{"patch", "services", k.Namespace}, func() error {
 		_, err := client.Apply(ctx, serviceConfiguration(want, is.UID, version), applyOptions)
 		return ignoreNotFound(err)
@@ -210,6 +221,7 @@ func create[T mirrorObject](
 		if err := t.permissions.require(ctx, writePermission{"get", resource, want.GetNamespace()}); err != nil {
 			return err
 		}
+
 		found, getErr := client.Get(ctx, want.GetName(), metav1.GetOptions{})
 		if getErr != nil {
 			return err
@@ -230,6 +242,7 @@ func takeOver[T mirrorObject](
 	if err != nil {
 		return "", err
 	}
+
 	now, err := client.Get(ctx, is.GetName(), metav1.GetOptions{})
 	if err != nil {
 		return "", err
@@ -240,12 +253,14 @@ func takeOver[T mirrorObject](
 	if err := csaupgrade.UpgradeManagedFields(now, updaters(now), fieldManager); err != nil {
 		return "", err
 	}
+
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
 		"uid": now.GetUID(), "resourceVersion": now.GetResourceVersion(), "managedFields": now.GetManagedFields(),
 	}})
 	if err != nil {
 		return "", err
 	}
+
 	err = t.withPermission(ctx, writePermission{"patch", resource, is.GetNamespace()}, func() error {
 		options := metav1.PatchOptions{FieldManager: fieldManager}
 		now, err = client.Patch(ctx, is.GetName(), types.MergePatchType, patch, options)
@@ -287,6 +302,7 @@ func (t *term) applyEndpoints(ctx context.Context, k api.Key, p namePlan, is *en
 			return ignoreNotFound(client.Delete(ctx, k.Name, apply.IfUnchanged(is)))
 		})
 	}
+
 	hash := signEndpoints(want)
 	if is == nil {
 		return create(ctx, t, client, "endpoints", want, func(found *endpoints) error {
@@ -296,12 +312,14 @@ func (t *term) applyEndpoints(ctx context.Context, k api.Key, p namePlan, is *en
 			return nil
 		})
 	}
+
 	if isApplied(is, hash, endpointsFields(want)) {
 		return nil
 	}
 	if err := t.paces.take(t.paces.updates, k.String(), k); err != nil {
 		return err
 	}
+
 	version, err := takeOver(ctx, t, client, "endpoints", is, false)
 	if err != nil {
 		return ignoreNotFound(err)

@@ -45,6 +45,7 @@ func (b *budget) assign(k api.Key, cluster string) []api.Key {
 func (b *budget) reserve(k api.Key, clusters []string) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+
 	for _, cluster := range clusters {
 		if b.limit == 0 || b.clusterOf[k] == cluster || b.count[cluster] < b.limit {
 			b.setCluster(k, cluster)
@@ -52,6 +53,7 @@ func (b *budget) reserve(k api.Key, clusters []string) bool {
 			return true
 		}
 	}
+
 	for _, cluster := range clusters {
 		if b.waiting[cluster] == nil {
 			b.waiting[cluster] = map[api.Key]bool{}
@@ -83,7 +85,8 @@ func (b *budget) exhausted(cluster string) bool {
 
 func (b *budget) setCluster(k api.Key, cluster string) {
 	if old := b.clusterOf[k]; old != "" {
-		if b.count[old]--; b.count[old] == 0 {
+		b.count[old]--
+		if b.count[old] == 0 {
 			delete(b.count, old)
 		}
 		delete(b.clusterOf, k)
@@ -99,7 +102,8 @@ func (b *budget) removeWaiting(k api.Key) (clusters []string) {
 	for cluster, waiting := range b.waiting {
 		if waiting[k] {
 			clusters = append(clusters, cluster)
-			if delete(waiting, k); len(waiting) == 0 {
+			delete(waiting, k)
+			if len(waiting) == 0 {
 				delete(b.waiting, cluster)
 			}
 		}

@@ -90,12 +90,15 @@ func (g *gateway) runResolver(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
+
 		g.logResolution(old, next)
 		g.resolved.Store(next)
 		if !slices.Equal(old.addresses, next.addresses) || old.problem != next.problem || !old.done {
 			g.changed()
 		}
-		if failures++; next.problem == "" {
+
+		failures++
+		if next.problem == "" {
 			failures = 0
 		}
 		if pause := pauseAfter(failures); !hasName || !sleepContext(ctx, pause+rand.N(pause/10)) {
@@ -146,6 +149,7 @@ func (g *gateway) resolveHosts(ctx context.Context, old resolution) resolution {
 
 	next := resolution{done: true, last: map[string][]netip.Addr{}}
 	var texts []string
+
 	for i, host := range hosts {
 		if problems[i] != nil {
 			found[i] = old.last[host]
@@ -158,6 +162,7 @@ func (g *gateway) resolveHosts(ctx context.Context, old resolution) resolution {
 			next.addresses = append(next.addresses, addr.Unmap().String())
 		}
 	}
+
 	slices.Sort(next.addresses)
 	next.addresses = slices.Compact(next.addresses)
 	next.addresses = next.addresses[:min(len(next.addresses), maxGatewayIPs)]
@@ -195,6 +200,7 @@ func describeAddresses[A any](all []A) string {
 func (g *gateway) lookupHost(ctx context.Context, host string) ([]netip.Addr, error) {
 	ctx, cancel := context.WithTimeout(ctx, resolveTimeout)
 	defer cancel()
+
 	found, err := g.resolve(ctx, host)
 	dns, isDNS := errors.AsType[*net.DNSError](err)
 	switch {
@@ -207,6 +213,7 @@ func (g *gateway) lookupHost(ctx context.Context, host string) ([]netip.Addr, er
 	case err != nil:
 		return nil, fmt.Errorf("cannot be resolved: %w", err)
 	}
+
 	slices.SortFunc(found, netip.Addr.Compare)
 	usable := slices.DeleteFunc(slices.Clone(found), func(ip netip.Addr) bool { return !links.IsGatewayIP(ip) })
 	switch {
@@ -232,6 +239,7 @@ func (g *gateway) runProbe(ctx context.Context) {
 	failures := 0
 	g.metrics.setAlive(g.link.Cluster, true)
 	defer g.metrics.deleteGateway(g.link.Cluster)
+
 	for sleepContext(ctx, p.Period+rand.N(p.Period/10+1)) {
 		port, err := g.probePort()
 		g.reportUnprobed(err)
@@ -243,16 +251,19 @@ func (g *gateway) runProbe(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
+
 		g.metrics.observeProbe(g.link.Cluster, err == nil, time.Since(began))
 		if err == nil {
 			failures = 0
 		} else {
 			failures++
 		}
+
 		dead := failures >= p.FailureThreshold
 		if dead == g.dead.Load() {
 			continue
 		}
+
 		if dead {
 			g.log.Info("A gateway fails its probes: its mirrors are not ready", "cluster", g.link.Cluster,
 				"url", url, "failures", failures, "error", err.Error())
@@ -286,11 +297,13 @@ func probeOnce(ctx context.Context, client *http.Client, url string) error {
 	if err != nil {
 		return err
 	}
+
 	response, err := client.Do(request)
 	if err != nil {
 		return err
 	}
 	defer response.Body.Close()
+
 	if _, err := io.Copy(io.Discard, io.LimitReader(response.Body, 64<<10)); err != nil {
 		return err
 	}
@@ -318,6 +331,7 @@ func probedBy(k api.Key, svc *corev1.Service) (corev1.ServicePort, error) {
 		return corev1.ServicePort{}, fmt.Errorf("the Service %s exists already, and is not one over which a gateway "+
 			"is probed: delete it, or rename the Link", k)
 	}
+
 	for _, p := range svc.Spec.Ports {
 		if protocolOf(p) != corev1.ProtocolTCP {
 			continue
@@ -327,6 +341,7 @@ func probedBy(k api.Key, svc *corev1.Service) (corev1.ServicePort, error) {
 		}
 		all = append(all, p)
 	}
+
 	if len(all) != 1 {
 		return corev1.ServicePort{}, fmt.Errorf("the Service %s, over which the gateway is probed, has %d TCP ports "+
 			"and none of the name %s: name one so", k, len(all), probePort)

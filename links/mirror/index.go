@@ -20,15 +20,19 @@ type index[V comparable] struct {
 func (x *index[V]) put(k api.Key, values ...V) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
+
 	if x.services == nil {
 		x.services, x.values = map[V]map[api.Key]bool{}, map[api.Key][]V{}
 	}
 	for _, v := range x.values[k] {
-		if delete(x.services[v], k); len(x.services[v]) == 0 {
+		delete(x.services[v], k)
+		if len(x.services[v]) == 0 {
 			delete(x.services, v)
 		}
 	}
-	if x.values[k] = values; len(values) == 0 {
+
+	x.values[k] = values
+	if len(values) == 0 {
 		delete(x.values, k)
 	}
 	for _, v := range values {

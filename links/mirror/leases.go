@@ -90,6 +90,7 @@ func (o *observedLeases) observeLease(k api.Key, now *leaseRecord) {
 	case known:
 		next.leaseRecord, next.gone = leaseRecord{duration: old.duration}, true
 	}
+
 	isChange := next.leaseRecord != old.leaseRecord || next.gone && !old.gone || !known && now != nil
 	if isChange {
 		if o.byName == nil {
@@ -98,6 +99,7 @@ func (o *observedLeases) observeLease(k api.Key, now *leaseRecord) {
 		o.byName[k] = next
 	}
 	o.mu.Unlock()
+
 	if isChange {
 		o.changed.Store(struct{}{})
 	}
@@ -172,6 +174,7 @@ func (f *linkFollower) watchLeasesIn(ctx context.Context, namespace string) *lea
 	})
 	ctx, w.cancel = context.WithCancel(ctx)
 	f.started.Go(func() { w.Run(logr.NewContext(ctx, f.log.V(1))) })
+
 	f.started.Go(func() {
 		select {
 		case <-w.Synced():
@@ -182,6 +185,7 @@ func (f *linkFollower) watchLeasesIn(ctx context.Context, namespace string) *lea
 		watch.WaitClosed(ctx, w.Synced())
 		f.observed.changed.Store(struct{}{})
 	})
+
 	return w
 }
 
@@ -197,12 +201,14 @@ func (f *linkFollower) leaseHeld(ctx context.Context, namespace, name string) (r
 	case !w.HasSynced():
 		return leasesUnknown
 	}
+
 	until := f.observed.get(k).heldUntil()
 	if !time.Now().Before(until) && !f.confirmLease(ctx, namespace, w, until) {
 		f.setDue(w.triedAt.Add(leaseListRetry))
 		return "whether Linkerd's service mirror still runs is unknown: the API server does not list Leases in " +
 			"namespace " + namespace
 	}
+
 	last := f.observed.get(k) // confirmLease may have observed a renewal
 	until = last.heldUntil()
 	if !time.Now().Before(until) {
@@ -224,6 +230,7 @@ func (f *linkFollower) confirmLease(ctx context.Context, namespace string, w *le
 	if !w.confirmedAt.Before(since) {
 		return true
 	}
+
 	lastTryFailed := w.confirmedAt.Before(w.triedAt)
 	if lastTryFailed && time.Since(w.triedAt) < leaseListRetry {
 		return false
@@ -231,11 +238,13 @@ func (f *linkFollower) confirmLease(ctx context.Context, namespace string, w *le
 	w.triedAt = time.Now()
 	ctx, cancel := context.WithTimeout(ctx, leaseListTimeout)
 	defer cancel()
+
 	list, err := f.core.CoordinationV1().Leases(namespace).List(ctx, metav1.ListOptions{})
 	if err != nil {
 		f.log.V(1).Info("Leases cannot be listed", "namespace", namespace, "error", err.Error())
 		return false
 	}
+
 	for i := range list.Items {
 		if now, ok := newLeaseRecord(&list.Items[i]); ok {
 			f.observed.observeLease(api.Key{Namespace: namespace, Name: list.Items[i].Name}, &now)

@@ -117,6 +117,7 @@ func (f *linkFollower) Denied() <-chan struct{} { return nil }
 // Run follows Links and Leases until ctx ends. It waits for the goroutines that it has started.
 func (f *linkFollower) Run(ctx context.Context) {
 	defer f.started.Wait()
+
 	for ctx.Err() == nil {
 		all, linksChanged := f.links.Mirrorings()
 		_, leasesChanged := f.observed.changed.Load()
@@ -128,17 +129,20 @@ func (f *linkFollower) Run(ctx context.Context) {
 		f.updateGateways(ctx, next)
 		f.dropUnlinked()
 		linksSynced := f.links.Synced()
+
 		if next.synced {
 			linksSynced = nil
 			if !before.synced {
 				close(f.synced)
 			}
 		}
+
 		f.enqueueDifference(before, next)
 		again := time.NewTimer(time.Until(f.due))
 		if f.due.IsZero() {
 			again.Stop()
 		}
+
 		select {
 		case <-linksChanged:
 		case <-leasesChanged:
@@ -156,6 +160,7 @@ func (t *term) enqueueDifference(before, next *linkSet) {
 	if !sameAround {
 		t.enqueueNames("")
 	}
+
 	for _, l := range next.links {
 		old := before.linkNamed(l.Link)
 		if sameAround && !l.samePlans(old) {
@@ -168,6 +173,7 @@ func (t *term) enqueueDifference(before, next *linkSet) {
 			t.enqueueLink(l.Link)
 		}
 	}
+
 	for _, l := range before.links {
 		if next.linkNamed(l.Link) != nil {
 			continue
@@ -177,6 +183,7 @@ func (t *term) enqueueDifference(before, next *linkSet) {
 			t.enqueueOfLink(l)
 		}
 	}
+
 	reason := next.localSkipReason
 	if reason != "" && reason != leasesUnknown && before.localSkipReason != reason {
 		t.log.Info("Services of the local cluster are not added to federated Services", "reason", reason)
@@ -210,6 +217,7 @@ func (f *linkFollower) newLinkSet(ctx context.Context, all []*links.Mirroring) *
 	}
 	next.complete = next.synced
 	next.localSkipReason = f.leaseHeld(ctx, ownNamespace, localLeaseName)
+
 	for _, m := range all {
 		if m.Problem != "" && m.Cluster == "" {
 			next.complete = false // it may name any cluster
@@ -220,11 +228,13 @@ func (f *linkFollower) newLinkSet(ctx context.Context, all []*links.Mirroring) *
 		if l.skipReason == "" && m.Cluster != "" && linkerds != m.Link {
 			l.skipReason = f.leaseHeld(ctx, ownNamespace, linkLeasePrefix+m.Cluster)
 		}
+
 		next.links = append(next.links, l)
 		if l.skipReason == "" {
 			next.everServed[m.Cluster] = true
 		}
 	}
+
 	for _, name := range f.observed.linkNames(ownNamespace) {
 		isRead := next.linkNamed(api.Key{Namespace: ownNamespace, Name: name}) != nil
 		if !isRead && f.leaseHeld(ctx, ownNamespace, linkLeasePrefix+name) != "" {
@@ -247,8 +257,10 @@ func (f *linkFollower) updateGateways(ctx context.Context, now *linkSet) {
 			f.updateGateway(ctx, l)
 		}
 	}
+
 	f.mu.Lock()
 	defer f.mu.Unlock()
+
 	for name, g := range f.gateways {
 		if !wanted[name] {
 			g.cancel()
@@ -269,6 +281,7 @@ func (f *linkFollower) updateGateway(ctx context.Context, l *link) {
 		resolve: f.options.Resolve, dial: f.options.Dial, probePort: func() (int32, error) { return f.probePort(l) },
 		probeEnded: make(chan struct{}),
 	}
+
 	if old != nil {
 		old.cancel()
 		if slices.Equal(old.link.Gateway.Addresses, l.Gateway.Addresses) {
@@ -276,10 +289,12 @@ func (f *linkFollower) updateGateway(ctx context.Context, l *link) {
 			g.resolved.Store(resolved)
 		}
 	}
+
 	ctx, g.cancel = context.WithCancel(ctx)
 	f.mu.Lock()
 	f.gateways[l.Cluster] = g
 	f.mu.Unlock()
+
 	f.started.Go(func() { g.runResolver(ctx) })
 	f.started.Go(func() {
 		defer close(g.probeEnded)

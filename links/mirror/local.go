@@ -45,6 +45,7 @@ func (t *term) setLocalRefusal(reason string) {
 	}
 	t.localRefusal = reason
 	t.mu.Unlock()
+
 	if reason != "" {
 		t.log.Info("Nothing can be mirrored", "reason", reason)
 	}
@@ -88,7 +89,8 @@ func joinsFederated(svc *corev1.Service) bool {
 func (t *term) namespaceChanged(k api.Key) {
 	_, found := t.namespaces.Get(k)
 	before := t.knownNamespaces[k.Name]
-	if delete(t.knownNamespaces, k.Name); found {
+	delete(t.knownNamespaces, k.Name)
+	if found {
 		t.knownNamespaces[k.Name] = true
 	}
 	if before != found {
@@ -165,6 +167,7 @@ func (t *term) countMissing(linked string, found func(api.Key) bool) (all, missi
 		} else if base := strings.TrimSuffix(k.Name, federatedSuffix); membershipOf(svc).has(base, linked) {
 			name = base
 		}
+
 		if name == "" {
 			continue
 		}

@@ -35,6 +35,7 @@ func newMetrics() *metrics {
 	gauge := func(name, help string, labels ...string) *prometheus.GaugeVec {
 		return prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: name, Help: help}, labels)
 	}
+
 	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
 	}
@@ -71,6 +72,7 @@ func newMetrics() *metrics {
 			"Host names of the gateway of a linked cluster that cannot be resolved; their last addresses are kept.",
 			"target_cluster"),
 	}
+
 	for _, write := range writes {
 		verb, resource, _ := strings.Cut(write, " ")
 		for _, reason := range countedReasons {
@@ -152,6 +154,7 @@ func (m *metrics) setServices(name string, results []serviceResult) {
 		}
 		counts[outcome]++
 	}
+
 	for outcome := range m.outcomes[name] {
 		if counts[outcome] == 0 {
 			m.services.DeleteLabelValues(name, outcome.federated, outcome.reason)

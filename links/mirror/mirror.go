@@ -64,6 +64,7 @@ func New(
 	if m.options.Resolve == nil {
 		m.options.Resolve = resolveHost
 	}
+
 	var err error
 	if m.core, err = kubernetes.NewForConfigAndClient(local.Config, local.HTTPClient); err != nil {
 		return nil, fmt.Errorf("client for mirrors: %w", err)
@@ -78,6 +79,7 @@ func (m *Mirror) Engage(ctx context.Context, spec *watch.Value[cluster.Spec], co
 	if now.Local {
 		return
 	}
+
 	for ctx.Err() == nil {
 		t, changed := m.currentTerm.Load()
 		if t != nil {

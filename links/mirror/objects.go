@@ -107,6 +107,7 @@ func (m *mirrorInputs) gatewayEndpoints(mirror *corev1.Service, ready bool) (_ *
 	if !ready {
 		return e, false
 	}
+
 	subset := subsetOf(g.addresses, g.dead)
 	for _, p := range mirror.Spec.Ports {
 		subset.Ports = append(subset.Ports, endpointPort(p, l.Gateway.Port))
@@ -138,14 +139,17 @@ func (m *mirrorInputs) headlessEndpoints(mirror *corev1.Service) (_ *endpoints, 
 	if !remote.known {
 		return nil, true
 	}
+
 	e := emptyEndpoints(m.link, mirror)
 	var subset endpointSubset
+
 	for _, hostname := range slices.Sorted(maps.Keys(remote.hostnames)) {
 		one := m.endpointMirrors[hostname]
 		if one == nil || one.Labels[headlessLabel] != mirror.Name ||
 			one.Spec.ClusterIP == "" || isHeadless(one) {
 			continue // it does not exist yet; the event of its creation enqueues this mirror
 		}
+
 		address := corev1.EndpointAddress{Hostname: hostname, IP: one.Spec.ClusterIP}
 		if remote.hostnames[hostname] {
 			subset.Addresses = append(subset.Addresses, address)
@@ -153,6 +157,7 @@ func (m *mirrorInputs) headlessEndpoints(mirror *corev1.Service) (_ *endpoints, 
 			subset.NotReadyAddresses = append(subset.NotReadyAddresses, address)
 		}
 	}
+
 	if len(subset.Addresses)+len(subset.NotReadyAddresses) > 0 {
 		for _, p := range mirror.Spec.Ports {
 			subset.Ports = append(subset.Ports, endpointPort(p, p.Port))
@@ -177,6 +182,7 @@ func probeObjects(l *link, k api.Key, addresses []string) (*corev1.Service, *end
 	if len(addresses) == 0 {
 		return service, nil
 	}
+
 	subset := subsetOf(addresses, false)
 	subset.Ports = []corev1.EndpointPort{endpointPort(service.Spec.Ports[0], port)}
 	e := newEndpoints(l, objectMeta(k, maps.Clone(marks), map[string]string{}))
@@ -192,8 +198,10 @@ func (in *inputs) federatedService(
 	k api.Key, base string, u union, existing *corev1.Service,
 ) (_ *corev1.Service, conflicts map[api.Key]string) {
 	f := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: k.Namespace, Name: k.Name}}
+
 	firstKnown := len(u.members) > 0 && u.members[0].svc != nil
 	fromExisting := existing != nil && (!u.allOurs || !firstKnown)
+
 	switch {
 	case fromExisting:
 		f.Labels, f.Annotations = maps.Clone(existing.Labels), maps.Clone(existing.Annotations)
@@ -207,6 +215,7 @@ func (in *inputs) federatedService(
 	default:
 		return nil, nil
 	}
+
 	setMembers(f, base, u, existing)
 	f.Spec.Ports, conflicts = federatedPorts(u, existing, fromExisting)
 	return f, conflicts
@@ -217,6 +226,7 @@ func setMembers(f *corev1.Service, base string, u union, existing *corev1.Servic
 	if f.Annotations == nil {
 		f.Annotations = map[string]string{}
 	}
+
 	delete(f.Annotations, localDiscoveryKey)
 	delete(f.Annotations, discoveryKey)
 	delete(f.Annotations, linksAnnotation)
@@ -227,6 +237,7 @@ func setMembers(f *corev1.Service, base string, u union, existing *corev1.Servic
 			owners[cluster] = owner
 		}
 	}
+
 	var remote []string
 	for _, m := range u.members {
 		if m.link == nil {
@@ -240,6 +251,7 @@ func setMembers(f *corev1.Service, base string, u union, existing *corev1.Servic
 			keepOwner(m.link.Cluster)
 		}
 	}
+
 	for _, m := range u.foreignMembers {
 		keepOwner(clusterOf(m))
 	}
@@ -259,6 +271,7 @@ func federatedPorts(
 	if fromExisting {
 		ports.merge(copyPorts(existing))
 	}
+
 	allKnown := len(u.foreignMembers) == 0
 	for _, m := range u.members {
 		if m.svc == nil {
@@ -269,6 +282,7 @@ func federatedPorts(
 			conflicts[m.link.Link] = conflict
 		}
 	}
+
 	if existing != nil && !u.allOurs {
 		return copyPorts(existing), conflicts
 	}

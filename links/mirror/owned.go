@@ -64,6 +64,7 @@ func ownEntries(o metav1.Object) (kept []metav1.ManagedFieldsEntry, size int) {
 	if !isOurs(o) {
 		return nil, 0
 	}
+
 	isMarked := false
 	for _, e := range o.GetManagedFields() {
 		updates := e.Operation == metav1.ManagedFieldsOperationUpdate
@@ -82,6 +83,7 @@ func ownEntries(o metav1.Object) (kept []metav1.ManagedFieldsEntry, size int) {
 			})
 		}
 	}
+
 	return kept, size
 }
 
@@ -155,6 +157,7 @@ func sign(o metav1.Object, parts ...any) string {
 	if err != nil {
 		panic(err) // it is made of strings and numbers
 	}
+
 	_, _ = h.Write(text) // it cannot fail
 	hash := fmt.Sprintf("%016x", h.Sum64())
 	if version, found := o.GetAnnotations()[versionAnnotation]; found {
@@ -194,6 +197,7 @@ func serviceFields(svc *corev1.Service) [][]string {
 		add("f:appProtocol", p.AppProtocol != nil)
 		add("f:targetPort", p.TargetPort != intstr.IntOrString{})
 	}
+
 	return all
 }
 
@@ -215,6 +219,7 @@ func serviceConfiguration(svc *corev1.Service, uid types.UID, version string) *a
 	if isHeadless(svc) {
 		spec.WithClusterIP(corev1.ClusterIPNone)
 	}
+
 	for _, p := range svc.Spec.Ports {
 		port := applycorev1.ServicePort().WithPort(p.Port).WithProtocol(protocolOf(p))
 		if p.Name != "" {
@@ -226,6 +231,7 @@ func serviceConfiguration(svc *corev1.Service, uid types.UID, version string) *a
 		port.AppProtocol = p.AppProtocol
 		spec.WithPorts(port)
 	}
+
 	return applycorev1.Service(svc.Name, svc.Namespace).WithUID(uid).WithResourceVersion(version).
 		WithLabels(svc.Labels).WithAnnotations(svc.Annotations).WithSpec(spec)
 }
@@ -241,6 +247,7 @@ func endpointsConfiguration(e *endpoints, uid types.UID, version string) *endpoi
 	if err != nil {
 		panic(err) // both have the same fields
 	}
+
 	for i := range applied.Subsets {
 		for j := range applied.Subsets[i].Ports {
 			p := &applied.Subsets[i].Ports[j]

@@ -64,12 +64,14 @@ func (p *permissions) require(ctx context.Context, needed writePermission) error
 		p.known[needed] = r
 	}
 	p.mu.Unlock()
+
 	select {
 	case r.turn <- struct{}{}:
 		defer func() { <-r.turn }()
 	case <-ctx.Done():
 		return ctx.Err()
 	}
+
 	never := r.reviewedAt.IsZero()
 	if never || !r.allowed && time.Since(r.reviewedAt) >= permissionRetry {
 		err := apply.Review(ctx, p.client, apply.Permission{
@@ -82,12 +84,14 @@ func (p *permissions) require(ctx context.Context, needed writePermission) error
 		if err != nil && !missing {
 			return fmt.Errorf("the permission to %s: %w", needed, err)
 		}
+
 		if missing && never {
 			p.log.Info("A permission to write mirrors is missing",
 				"verb", needed.verb, "resource", needed.resource, "namespace", needed.namespace)
 		}
 		r.allowed, r.reviewedAt = !missing, time.Now()
 	}
+
 	if !r.allowed {
 		return errNoPermission{needed}
 	}

@@ -86,9 +86,11 @@ func readInputs(r reader, all *linkSet, options *Options, k api.Key) *inputs {
 	if in.probe != nil {
 		in.probeGateway = r.gateway(in.probe.Cluster)
 	}
+
 	for l, base := range all.suffixed(k.Name) {
 		in.mirrors = append(in.mirrors, in.readMirror(r, l, base))
 	}
+
 	if base, suffixed := strings.CutSuffix(k.Name, federatedSuffix); suffixed && base != "" {
 		in.localMember = r.readLocal(api.Key{Namespace: k.Namespace, Name: base})
 		in.members = make([]remoteState, 0, len(all.links))
@@ -113,6 +115,7 @@ func (in *inputs) readMirror(r reader, l *link, name string) mirrorInputs {
 		return state
 	}
 	m := mirrorInputs{link: l, gateway: r.gateway(l.Cluster), remote: read(name)}
+
 	if in.options.Headless {
 		m.readHeadless(r)
 		if names := r.servicesWithHostname(l.Cluster, in.name.Namespace, name); len(names) > 0 {
@@ -120,6 +123,7 @@ func (in *inputs) readMirror(r reader, l *link, name string) mirrorInputs {
 			m.parentMirror = r.readLocal(mirrorName(l.Cluster, m.parent.Key))
 		}
 	}
+
 	if in.existing != nil && in.existing.Labels[headlessLabel] != "" {
 		m.owner = read(strings.TrimSuffix(in.existing.Labels[headlessLabel], "-"+l.Cluster))
 	}
@@ -268,6 +272,7 @@ func (in *inputs) firstCandidate() namePlan {
 	for i := range in.mirrors {
 		candidates = append(candidates, in.planEndpointMirror(&in.mirrors[i]))
 	}
+
 	var first namePlan
 	var results []serviceResult
 	for _, next := range candidates {
@@ -280,6 +285,7 @@ func (in *inputs) firstCandidate() namePlan {
 		}
 		results = append(results, next.results...)
 	}
+
 	first.results = results
 	return first
 }
@@ -329,6 +335,7 @@ func (in *inputs) mayRemove() bool {
 	if !in.mayChange(existing) {
 		return false
 	}
+
 	cluster := existing.Labels[clusterLabel]
 	if cluster == "" { // its members were all ours to remove
 		was := membershipOf(existing)
@@ -339,6 +346,7 @@ func (in *inputs) mayRemove() bool {
 	if existing.Labels[gatewayLabel] == "true" {
 		return in.complete && (l == nil || l.Problem == "")
 	}
+
 	switch {
 	case !strings.HasSuffix(in.name.Name, "-"+cluster):
 		return false
@@ -347,6 +355,7 @@ func (in *inputs) mayRemove() bool {
 	case l.Problem != "":
 		return false
 	}
+
 	i := slices.IndexFunc(in.mirrors, func(m mirrorInputs) bool { return m.link == l })
 	if i < 0 {
 		return false // its name is the suffix alone
@@ -355,6 +364,7 @@ func (in *inputs) mayRemove() bool {
 	if existing.Labels[headlessLabel] == "" {
 		return m.remote.exists != unknown
 	}
+
 	owner := m.owner
 	if owner.exists == present && in.options.Headless && l.Selector.Matches(labels.Set(owner.svc.Labels)) {
 		return owner.readiness.known
@@ -373,6 +383,7 @@ func unsuitable(svc *corev1.Service, name string) string {
 	case len(svc.Spec.Ports) == 0:
 		return "it has no ports"
 	}
+
 	// Whether a name may begin with a digit is for the local API server to decide: since Kubernetes 1.36 it may.
 	if problems := validation.IsDNS1123Label(name); len(problems) > 0 {
 		return fmt.Sprintf("%q is not a valid name of a Service: %s", name, strings.Join(problems, "; "))
@@ -394,9 +405,11 @@ func (in *inputs) planMirror(m *mirrorInputs) namePlan {
 	case m.remote.exists == absent, !l.mirrors(labels.Set(svc.Labels)):
 		return namePlan{}
 	}
+
 	if problem := unsuitable(svc.Service, in.name.Name); problem != "" {
 		return m.failed(reasonInvalidService, problem)
 	}
+
 	direct := l.RemoteDiscoverySelector.Matches(labels.Set(svc.Labels))
 	if !direct && len(l.Gateway.Addresses) == 0 {
 		p := m.failed(reasonError, "the Link has no gatewayAddress: "+
@@ -404,6 +417,7 @@ func (in *inputs) planMirror(m *mirrorInputs) namePlan {
 		p.keepService, p.keepEndpoints = exists, exists
 		return p
 	}
+
 	namespaceLabels, possible := in.planNamespace(l)
 	if !possible {
 		return m.failed(reasonMissingNamespace, missingNamespace(in.name.Namespace))
@@ -414,6 +428,7 @@ func (in *inputs) planMirror(m *mirrorInputs) namePlan {
 		p.service.Labels[discoveryKey], p.service.Labels[remoteServiceLabel] = l.Cluster, m.remote.Name
 		return p
 	}
+
 	p.results = in.gatewayResults(m, p.results)
 	if in.options.Headless && isHeadless(svc.Service) {
 		if problem := in.chooseKind(p.service, m.remote.readiness); problem != "" {
@@ -424,6 +439,7 @@ func (in *inputs) planMirror(m *mirrorInputs) namePlan {
 			return p
 		}
 	}
+
 	ready := !m.remote.readiness.known || m.remote.readiness.ready
 	p.endpoints, p.keepEndpoints = m.gatewayEndpoints(p.service, ready)
 	return p
@@ -509,6 +525,7 @@ func (in *inputs) chooseKind(mirror *corev1.Service, remote readiness) (problem 
 	case !remote.endpoints: // a Service comes before its endpoints, and a mirror keeps its kind
 		return "it is headless and has no endpoints yet: whether they have names decides what its mirror is"
 	}
+
 	if isNamed {
 		mirror.Spec.ClusterIP = corev1.ClusterIPNone
 	}
@@ -525,11 +542,13 @@ func (in *inputs) planEndpointMirror(m *mirrorInputs) namePlan {
 		m.parentMirror == nil || !isOurs(m.parentMirror) || !isHeadless(m.parentMirror):
 		return namePlan{}
 	}
+
 	result := serviceResult{link: l.Link, remote: m.parent.Key, endpoint: m.hostname}
 	if problem := unsuitable(svc.Service, in.name.Name); problem != "" {
 		result.reason, result.message = reasonInvalidService, problem
 		return namePlan{results: []serviceResult{result}}
 	}
+
 	result.mirrored, result.reason = true, reasonMirrored
 	p := namePlan{
 		service: endpointMirrorService(l, in.name, m.hostname, svc.Service), results: []serviceResult{result},
@@ -551,6 +570,7 @@ func (in *inputs) planProbe() namePlan {
 	if existing == nil || isOurs(existing) {
 		return p
 	}
+
 	p.service, p.keepService = nil, true
 	port, err := probedBy(in.name, existing)
 	switch {
@@ -592,6 +612,7 @@ func (in *inputs) planFederated() namePlan {
 	if !suffixed || base == "" || isMirrorOfCluster {
 		return namePlan{}
 	}
+
 	was := membershipOf(existing)
 	var p namePlan
 	u := union{allOurs: true}
@@ -601,6 +622,7 @@ func (in *inputs) planFederated() namePlan {
 			in.addRemoteMember(&u, &p, l, &in.members[i], was)
 		}
 	}
+
 	for _, m := range was.remote {
 		cluster := clusterOf(m)
 		if in.linkOf(cluster) == nil && !in.linkGone(existing, cluster) {
@@ -608,6 +630,7 @@ func (in *inputs) planFederated() namePlan {
 			u.allOurs = u.allOurs && !in.servedByLinkerd[cluster]
 		}
 	}
+
 	if len(u.members)+len(u.foreignMembers) == 0 {
 		return p
 	}
@@ -615,6 +638,7 @@ func (in *inputs) planFederated() namePlan {
 	if existing != nil && !isOurs(existing) {
 		existing = nil // Plan rejects the name; nothing is taken from the Service
 	}
+
 	service, conflicts := in.federatedService(k, base, u, existing)
 	if service == nil { // nothing is known of any member
 		p.keepService = true
@@ -624,6 +648,7 @@ func (in *inputs) planFederated() namePlan {
 		p.keepService = true // there is nothing for us to write
 		return p
 	}
+
 	p.service = service
 	for i, result := range p.results {
 		if conflict := conflicts[result.link]; result.mirrored && conflict != "" {
@@ -660,6 +685,7 @@ func (in *inputs) addRemoteMember(u *union, p *namePlan, l *link, r *remoteState
 	wasMember := was.has(r.Name, l.Cluster)
 	svc, exists := r.svc, r.exists
 	result := serviceResult{link: l.Link, federated: true, remote: r.Key, reason: reasonInvalidService}
+
 	switch {
 	case l.skipReason != "":
 		if wasMember {
@@ -676,7 +702,9 @@ func (in *inputs) addRemoteMember(u *union, p *namePlan, l *link, r *remoteState
 	case exists == absent || !l.FederatedServiceSelector.Matches(labels.Set(svc.Labels)):
 		return
 	}
+
 	namespaceLabels, possible := in.planNamespace(l)
+
 	problem := unsuitable(svc.Service, in.name.Name)
 	switch {
 	case problem != "":
@@ -690,6 +718,7 @@ func (in *inputs) addRemoteMember(u *union, p *namePlan, l *link, r *remoteState
 		u.members = append(u.members, unionMember{link: l, svc: svc.Service})
 		p.namespaceLabels = namespaceLabels
 	}
+
 	p.results = append(p.results, result)
 }
 

@@ -34,6 +34,7 @@ func (u *portUnion) merge(ports []corev1.ServicePort) string {
 	for _, p := range u.ports {
 		before[identityOf(p)] = p
 	}
+
 	for _, p := range ports {
 		switch o, known := before[identityOf(p)]; {
 		case !known && len(u.ports) >= maxPorts:
@@ -47,6 +48,7 @@ func (u *portUnion) merge(ports []corev1.ServicePort) string {
 				p.Port, describePort(p), describePort(o)))
 		}
 	}
+
 	if n := len(conflicts); n > maxOmitted {
 		conflicts = append(conflicts[:maxOmitted], fmt.Sprintf("and %d more", n-maxOmitted))
 	}
@@ -82,6 +84,7 @@ func unusedName(p corev1.ServicePort, taken map[string]bool) string {
 	} else if !taken[name] {
 		return name
 	}
+
 	for n := 1; ; n++ {
 		suffix := strings.ToLower(fmt.Sprintf("-%d-%s", p.Port, protocolOf(p)))
 		if n > 1 {

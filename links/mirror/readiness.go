@@ -50,6 +50,7 @@ func (e *remoteEndpoints) servicesWithHostname(cluster, namespace, hostname stri
 func (e *remoteEndpoints) followIf(needed bool, k queueKey) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+
 	_, followed := e.of[k.cluster][k.Namespace][k.Name]
 	switch {
 	case followed == needed:
@@ -141,6 +142,7 @@ func newReadiness(s *federation.Snapshot) readiness {
 		if m.View == nil {
 			continue
 		}
+
 		r.given = true
 		for _, slice := range m.View.Slices {
 			for _, e := range slice.Endpoints {
@@ -151,6 +153,7 @@ func newReadiness(s *federation.Snapshot) readiness {
 			}
 		}
 	}
+
 	return r
 }
 

@@ -77,6 +77,7 @@ func whatPlansRead(whole *corev1.Service) (kept *corev1.Service, size int) {
 	kept.Annotations = entries(whole.Annotations, func(k string) bool {
 		return isFederated || ours && slices.Contains(ownAnnotations, k) || joins && mayBeCopied(k)
 	})
+
 	if !joins && !isProbeService(whole) {
 		kept.Spec.Ports = nil
 	}
@@ -120,6 +121,7 @@ func trimEndpoints(object any) (*endpoints, bool) {
 	if slices.ContainsFunc(whole.Subsets, hasAddresses) {
 		e.Subsets = []endpointSubset{{Addresses: make([]corev1.EndpointAddress, 1)}}
 	}
+
 	fields, size := ownEntries(whole)
 	applied := whole.Annotations[appliedAnnotation]
 	if size += len(applied); size > maxKept {
@@ -160,6 +162,7 @@ func (t *term) readLarge(ctx context.Context, in *inputs) error {
 		}
 		in.existing = whole
 	}
+
 	if isLarge(in.localMember) && joinsFederated(in.localMember) {
 		whole, err := t.readWhole(ctx, in.localMember)
 		if err != nil {
@@ -176,6 +179,7 @@ func (t *term) readWhole(ctx context.Context, of *corev1.Service) (*corev1.Servi
 	if err != nil {
 		return nil, &apply.Retry{After: permissionRetry, Err: err}
 	}
+
 	whole, err := t.core.CoreV1().Services(of.Namespace).Get(ctx, of.Name, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err), err == nil && whole.DeletionTimestamp != nil:

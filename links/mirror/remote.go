@@ -71,6 +71,7 @@ func (r *remoteCluster) Replace(objects []any) error {
 	if err := r.Store.Replace(objects); err != nil {
 		return err
 	}
+
 	all, missing := r.term.countMissing(r.name, func(k api.Key) bool {
 		_, found := r.Get(k)
 		return found
@@ -81,6 +82,7 @@ func (r *remoteCluster) Replace(objects []any) error {
 		r.term.log.Info("A listing of a linked cluster lacks most of the mirrored Services: nothing is removed "+
 			"until another listing confirms it", "cluster", r.name, "mirrored", all, "missing", missing)
 	}
+
 	held := many && time.Since(r.heldSince) < confirmAfter
 	r.removalHeld.Store(held)
 	if held {
@@ -90,6 +92,7 @@ func (r *remoteCluster) Replace(objects []any) error {
 		r.heldSince = time.Time{}
 		r.complete.Store(true)
 	}
+
 	r.term.setRemote(r)
 	return nil
 }
@@ -109,6 +112,7 @@ func (t *term) readCluster(ctx context.Context, name string, conn *api.Connectio
 	if !watch.WaitClosed(ctx, t.ready) { // countMissing needs the existing mirrors
 		return
 	}
+
 	r := &remoteCluster{term: t, name: name}
 	r.Store = api.NewStore(newRemoteService, r.remoteServiceChanged)
 	r.connected.Store(true)

@@ -46,6 +46,7 @@ func sanitize(svc *corev1.Service) *remoteService {
 		svc.Annotations, "annotation", maxAnnotationBytes, validAnnotation, omitted)
 	svc.Spec.Ports, omitted = validPorts(svc.Spec.Ports, omitted)
 	r := &remoteService{Service: svc}
+
 	if n := len(omitted); n > 0 {
 		r.omitted = "left out, because it is invalid: " + strings.Join(omitted[:min(n, maxOmitted)], ", ")
 		if n > maxOmitted {
@@ -96,6 +97,7 @@ func validAnnotation(k, v string) bool {
 func validPorts(all []corev1.ServicePort, omitted []string) ([]corev1.ServicePort, []string) {
 	seen := map[portIdentity]bool{}
 	var ports []corev1.ServicePort
+
 	for _, p := range all {
 		id := identityOf(p)
 		switch id.protocol {
@@ -104,6 +106,7 @@ func validPorts(all []corev1.ServicePort, omitted []string) ([]corev1.ServicePor
 			omitted = append(omitted, fmt.Sprintf("port %d of protocol %s", p.Port, quoted(string(p.Protocol))))
 			continue
 		}
+
 		if len(validation.IsValidPortNum(int(p.Port))) > 0 || seen[id] || len(ports) == maxPorts {
 			omitted = append(omitted, fmt.Sprintf("port %d", p.Port))
 			continue
@@ -113,12 +116,14 @@ func validPorts(all []corev1.ServicePort, omitted []string) ([]corev1.ServicePor
 			omitted = append(omitted, fmt.Sprintf("appProtocol %s of port %d", quoted(*p.AppProtocol), p.Port))
 			p.AppProtocol = nil
 		}
+
 		if !validTarget(p.TargetPort) {
 			omitted = append(omitted, fmt.Sprintf("targetPort of port %d", p.Port))
 			p.TargetPort = intstr.IntOrString{}
 		}
 		ports = append(ports, p)
 	}
+
 	for i, p := range uniqueNames(ports) {
 		if p.Name != ports[i].Name {
 			omitted = append(omitted, fmt.Sprintf("name %s of port %d, which is %s here",

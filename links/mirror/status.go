@@ -47,9 +47,11 @@ func (x *resultIndex) replaceResults(name api.Key, results []serviceResult) (con
 	if slices.Equal(old, results) {
 		return nil
 	}
-	if x.byName[name] = results; len(results) == 0 {
+	x.byName[name] = results
+	if len(results) == 0 {
 		delete(x.byName, name)
 	}
+
 	x.byLink.put(name, linksOf(results)...)
 	var headless []api.Key
 	for _, r := range results {
@@ -79,6 +81,7 @@ func (x *resultIndex) resultsOf(link api.Key) (results []serviceResult) {
 			}
 		}
 	}
+
 	slices.SortFunc(results, func(a, b serviceResult) int {
 		return cmp.Or(strings.Compare(a.remote.Namespace, b.remote.Namespace),
 			strings.Compare(a.remote.Name, b.remote.Name), strings.Compare(a.endpoint, b.endpoint),
@@ -100,6 +103,7 @@ func withEndpoints(results []serviceResult) (services []serviceResult) {
 			refused[r.remote] = append(refused[r.remote], r)
 		}
 	}
+
 	for i := range services {
 		s := &services[i]
 		if of := refused[s.remote]; len(of) > 0 && s.mirrored && !s.federated {
@@ -132,6 +136,7 @@ func (t *term) reportLink(_ context.Context, k api.Key) error {
 	t.mu.Lock()
 	r, results, localRefusal := t.remotes[l.Cluster], withEndpoints(t.results.resultsOf(k)), t.localRefusal
 	t.mu.Unlock()
+
 	t.metrics.setServices(l.Cluster, results)
 	t.metrics.setGateway(l, t.gateway(l.Cluster))
 	s := links.MirrorStatus{Condition: t.mirroringCondition(l, r, results, localRefusal)}
@@ -143,6 +148,7 @@ func (t *term) reportLink(_ context.Context, k api.Key) error {
 			}
 		}
 	}
+
 	t.links.SetMirrorStatus(l.Link, l.UID, s)
 	if until := t.paces.pacedUntil(l.Cluster); !until.IsZero() {
 		return &apply.Retry{After: time.Until(until), Err: apply.ErrPaced}
@@ -192,6 +198,7 @@ func (r *remoteCluster) unmatched(l *link) (all []string) {
 			}
 		}
 	}
+
 	slices.Sort(all)
 	r.hasUnmatched.Store(len(all) > 0)
 	return all
@@ -205,8 +212,10 @@ func (t *term) mirroringCondition(
 			Type: links.Mirrors, Status: status, Reason: reason, Message: message, ObservedGeneration: l.Generation,
 		}
 	}
+
 	gateway := t.gateway(l.Cluster)
 	noGateway := slices.IndexFunc(results, func(r serviceResult) bool { return r.noGateway })
+
 	forbidden := slices.IndexFunc(results, func(r serviceResult) bool {
 		return strings.HasPrefix(r.message, noPermissionPrefix)
 	})
@@ -246,6 +255,7 @@ func (t *term) mirroringCondition(
 			"%d Services exist here for the cluster, as many as -max-mirrors-per-link allows: they are kept up to "+
 				"date, and %d more that the Link selects are not created", t.options.MaxServices, waiting))
 	}
+
 	if !t.paces.pacedUntil(l.Cluster).IsZero() {
 		return condition(metav1.ConditionFalse, reasonPaced, pacedMessage)
 	}
@@ -270,6 +280,7 @@ func (r serviceResult) statusEntry(l *link) links.ServiceStatus {
 		ControllerName: controllerName,
 		RemoteRef:      links.ObjectRef{Kind: kindService, Namespace: r.remote.Namespace, Name: r.remote.Name},
 	}
+
 	if r.mirrored {
 		c.Status = metav1.ConditionTrue
 		local := mirrorName(l.Cluster, r.remote)

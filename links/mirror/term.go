@@ -121,6 +121,7 @@ func newTerm(m *Mirror, engaged *api.Connection) *term {
 		results:         newResultIndex(),
 	}
 	t.linkSet.Store(&linkSet{})
+
 	t.statuses = apply.NewLoop(m.log, apply.Config[api.Key]{
 		Reconcile: t.reportLink, Queue: "mirror-statuses", Delay: statusDelay,
 	})
@@ -130,6 +131,7 @@ func newTerm(m *Mirror, engaged *api.Connection) *term {
 	})
 	t.remoteEndpoints.loop = t.names
 	t.services = api.NewInformer(engaged, serviceKind, trimLocal, t.localServiceChanged)
+
 	ours := api.Typed(corev1.SchemeGroupVersion, "endpoints", "Endpoints", &endpoints{})
 	ours.Labels = clusterLabel
 	t.endpoints = api.NewInformer(t.local, ours, trimEndpoints, func(k api.Key) { t.enqueue(k) })
@@ -137,6 +139,7 @@ func newTerm(m *Mirror, engaged *api.Connection) *term {
 	t.namespaces = api.NewInformer(t.local, namespaces,
 		func(any) (struct{}, bool) { return struct{}{}, true },
 		t.namespaceChanged)
+
 	links := &linkFollower{term: t, synced: make(chan struct{}), watches: map[string]*leaseWatch{}}
 	t.names.Read(links, apply.Permission{})
 	t.names.Read(localInput{t.services, t, "services"}, apply.Permission{})
@@ -209,11 +212,13 @@ func (t *term) enqueueCluster(name string) {
 	if !watch.IsClosed(t.ready) {
 		return
 	}
+
 	if r := t.remoteOf(name); r != nil {
 		for _, k := range r.Keys() {
 			t.enqueueRemote(name, k)
 		}
 	}
+
 	t.enqueue(t.dependentsOf(name)...)
 	now, _ := t.linkSet.Load()
 	if l := now.linkOf(name); l != nil {
@@ -250,6 +255,7 @@ func (t *term) enqueueNames(namespace string) {
 			}
 		}
 	}
+
 	for k, svc := range records(t.services.Store) {
 		if isOurs(svc) {
 			add(k)
@@ -258,6 +264,7 @@ func (t *term) enqueueNames(namespace string) {
 			add(federatedName(k))
 		}
 	}
+
 	t.mu.Lock()
 	remotes := maps.Clone(t.remotes)
 	planned := slices.Collect(maps.Keys(t.results.byName))
@@ -268,6 +275,7 @@ func (t *term) enqueueNames(namespace string) {
 			add(mirrorName(name, k), federatedName(k))
 		}
 	}
+
 	now, _ := t.linkSet.Load()
 	for _, l := range now.links {
 		add(probeService(l))
@@ -281,6 +289,7 @@ func (t *term) reserveSpace(k api.Key, clusters []string) bool {
 	for _, name := range clusters {
 		wasExhausted[name] = t.budget.exhausted(name)
 	}
+
 	reserved := t.budget.reserve(k, clusters)
 	for _, name := range clusters {
 		if !reserved && !wasExhausted[name] {

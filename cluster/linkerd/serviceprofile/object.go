@@ -112,13 +112,16 @@ func (w *weight) UnmarshalJSON(b []byte) error {
 			return err
 		}
 	}
+
 	if !quantity.MatchString(text) {
 		return fmt.Errorf("spec.dstOverrides: weight %.40q is not a quantity, such as 1 or 500m", text)
 	}
+
 	q, err := resource.ParseQuantity(text)
 	if err != nil {
 		return fmt.Errorf("spec.dstOverrides: weight %q: %w", text, err)
 	}
+
 	switch {
 	case q.Sign() < 0:
 		w.warning = fmt.Sprintf("weight %q is negative: it counts as 0", text)

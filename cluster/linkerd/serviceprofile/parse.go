@@ -45,6 +45,7 @@ func Parse(o *unstructured.Unstructured) (p *profile.Profile, warnings []string,
 	if err != nil {
 		return nil, nil, truncate(err)
 	}
+
 	var t translation
 	if p, err = t.profile(&s); err != nil {
 		return nil, nil, truncate(err)
@@ -57,6 +58,7 @@ func Validate(raw []byte) error {
 	if err := checkSize(raw); err != nil {
 		return err
 	}
+
 	var o object
 	strict, err := kubejson.UnmarshalStrict(raw, &o)
 	if err = errors.Join(append(strict, err)...); err != nil {
@@ -65,6 +67,7 @@ func Validate(raw []byte) error {
 	if problems := validation.IsDNS1123Subdomain(o.Name); len(problems) > 0 {
 		return truncate(fmt.Errorf("metadata.name %.100q: %s", o.Name, problems[0]))
 	}
+
 	var t translation
 	if _, err = t.profile(&o.Spec); err == nil {
 		err = t.rejected
@@ -115,6 +118,7 @@ func (t *translation) rejectNew(format string, args ...any) {
 func (t *translation) profile(s *spec) (*profile.Profile, error) {
 	p := &profile.Profile{}
 	at := field.NewPath("spec")
+
 	for i, r := range s.Routes {
 		at := at.Child("routes").Index(i)
 		if r == nil {
@@ -126,6 +130,7 @@ func (t *translation) profile(s *spec) (*profile.Profile, error) {
 		}
 		p.Routes = append(p.Routes, route)
 	}
+
 	if s.RetryBudget != nil {
 		budget, err := t.retryBudget(s.RetryBudget, at.Child("retryBudget"))
 		if err != nil {
@@ -133,6 +138,7 @@ func (t *translation) profile(s *spec) (*profile.Profile, error) {
 		}
 		p.RetryBudget = budget
 	}
+
 	for i, o := range s.DstOverrides {
 		at := at.Child("dstOverrides").Index(i)
 		if o == nil {
@@ -156,6 +162,7 @@ func (t *translation) route(r *routeSpec, at *field.Path) (profile.Route, error)
 		t.rejectNew("route %.100q: its name has a character that ends a label of metrics: it is left out", r.Name)
 		out.Name = ""
 	}
+
 	if r.Timeout != "" {
 		d, err := time.ParseDuration(r.Timeout)
 		switch at := at.Child("timeout"); {
@@ -167,10 +174,12 @@ func (t *translation) route(r *routeSpec, at *field.Path) (profile.Route, error)
 			out.Timeout = d
 		}
 	}
+
 	var err error
 	if out.Condition, err = translateRequest(r.Condition, at.Child("condition"), maxDepth); err != nil {
 		return out, err
 	}
+
 	for i, c := range r.ResponseClasses {
 		at := at.Child("responseClasses").Index(i)
 		if c == nil {
@@ -193,6 +202,7 @@ func (t *translation) retryBudget(b *retryBudget, at *field.Path) (*profile.Retr
 	if b.TTL == "" {
 		return nil, fmt.Errorf("%s is missing: a duration, such as 10s", at)
 	}
+
 	ttl, err := time.ParseDuration(b.TTL)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %.100q is not a duration, such as 10s", at, b.TTL)
@@ -211,6 +221,7 @@ func translateRequest(m *requestMatch, at *field.Path, depth int) (*profile.Requ
 	case depth == 0:
 		return nil, fmt.Errorf("%s: conditions nest deeper than %d", at, maxDepth)
 	}
+
 	not, err := parseNot[requestMatch](m.Not)
 	switch {
 	case err != nil:
@@ -218,6 +229,7 @@ func translateRequest(m *requestMatch, at *field.Path, depth int) (*profile.Requ
 	case m.All == nil && m.Any == nil && len(not) == 0 && m.Method == "" && m.PathRegex == "":
 		return nil, fmt.Errorf("%s needs one of all, any, not, method and pathRegex", at)
 	}
+
 	r := &profile.Request{Method: strings.ToUpper(m.Method), Path: m.PathRegex}
 	if r.All, err = translateAll(translateRequest, m.All, at.Child("all"), depth-1); err != nil {
 		return nil, err
@@ -225,6 +237,7 @@ func translateRequest(m *requestMatch, at *field.Path, depth int) (*profile.Requ
 	if r.Any, err = translateAll(translateRequest, m.Any, at.Child("any"), depth-1); err != nil {
 		return nil, err
 	}
+
 	switch at := at.Child("not"); len(not) {
 	case 0:
 	case 1:
@@ -243,6 +256,7 @@ func translateResponse(m *responseMatch, at *field.Path, depth int) (*profile.Re
 	case depth == 0:
 		return nil, fmt.Errorf("%s: conditions nest deeper than %d", at, maxDepth)
 	}
+
 	not, err := parseNot[responseMatch](m.Not)
 	switch {
 	case err != nil:
@@ -250,6 +264,7 @@ func translateResponse(m *responseMatch, at *field.Path, depth int) (*profile.Re
 	case m.All == nil && m.Any == nil && len(not) == 0 && m.Status == nil:
 		return nil, fmt.Errorf("%s needs one of all, any, not and status", at)
 	}
+
 	r := &profile.Response{}
 	if r.All, err = translateAll(translateResponse, m.All, at.Child("all"), depth-1); err != nil {
 		return nil, err
@@ -257,11 +272,13 @@ func translateResponse(m *responseMatch, at *field.Path, depth int) (*profile.Re
 	if r.Any, err = translateAll(translateResponse, m.Any, at.Child("any"), depth-1); err != nil {
 		return nil, err
 	}
+
 	if m.Status != nil {
 		if r.Status, err = translateStatus(m.Status, at.Child("status")); err != nil {
 			return nil, err
 		}
 	}
+
 	switch at := at.Child("not"); len(not) {
 	case 0:
 	case 1:

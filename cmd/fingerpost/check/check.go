@@ -64,6 +64,7 @@ func Once(ctx context.Context, config *rest.Config, namespace string, all []cli.
 		access:    func() (*rest.Config, error) { return config, nil },
 		open:      func(context.Context) ([]cli.Replica, error) { return all, nil },
 	}
+
 	r := newRunner(0, 10*time.Second)
 	e.run(ctx, r, false)
 	for _, in := range r.report.Categories {
@@ -80,9 +81,11 @@ func Once(ctx context.Context, config *rest.Config, namespace string, all []cli.
 func Command(version string) *cobra.Command {
 	flags := cli.NewReplicaFlags(version)
 	e := environment{open: flags.Open, access: flags.RESTConfig}
+
 	var output string
 	var pre, proxy bool
 	var wait, timeout time.Duration
+
 	cmd := &cobra.Command{
 		Use:   "check",
 		Short: "Check the health of Fingerpost and of the linked clusters",
@@ -102,6 +105,7 @@ linkerd.io/extension=fingerpost.`,
 			}
 			r := newRunner(wait, timeout)
 			r.progress = newProgress(cmd.ErrOrStderr())
+
 			switch output {
 			case "table", "basic":
 				r.to = cmd.OutOrStdout()
@@ -112,14 +116,17 @@ linkerd.io/extension=fingerpost.`,
 					r.progress = nil // 'linkerd check' runs the command so
 				}
 			}
+
 			e.run(cmd.Context(), r, pre)
 			return r.finish(cmd.OutOrStdout())
 		},
 	}
+
 	flags.AddFlags(cmd)
 	fs := cmd.Flags()
 	fs.StringVarP(&e.namespace, "linkerd-namespace", "L", "linkerd",
 		"namespace of the mesh's control plane")
+
 	cli.AddChoice(cmd, &output, "output", "o", "short has only what did not succeed: ",
 		"table", "short", "json", "basic")
 	fs.BoolVar(&pre, "pre", false, "check that Fingerpost can be installed")
@@ -131,5 +138,6 @@ linkerd.io/extension=fingerpost.`,
 	for _, name := range []string{"proxy", "api-addr", "verbose"} { // 'linkerd check' passes them
 		_ = fs.MarkHidden(name)
 	}
+
 	return cmd
 }

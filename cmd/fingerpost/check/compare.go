@@ -38,6 +38,7 @@ func compareReplicas(ctx context.Context, pair []cli.Replica) error {
 	deadline := time.Now().Add(settle)
 	ticker := time.NewTicker(settle / 4)
 	defer ticker.Stop()
+
 	lasting, err := currentDifferences(ctx, pair)
 	for err == nil && len(lasting) > 0 && time.Now().Before(deadline) {
 		select {
@@ -49,6 +50,7 @@ func compareReplicas(ctx context.Context, pair []cli.Replica) error {
 		current, err = currentDifferences(ctx, pair)
 		maps.DeleteFunc(lasting, func(p item, what string) bool { return current[p] != what })
 	}
+
 	if err != nil || len(lasting) == 0 {
 		return err
 	}
@@ -67,6 +69,7 @@ func currentDifferences(ctx context.Context, pair []cli.Replica) (map[item]strin
 	if err != nil {
 		return nil, err
 	}
+
 	var known [2]map[item]string // states of clusters and digests of Services
 	for i := range known {
 		known[i] = map[item]string{}
@@ -77,9 +80,11 @@ func currentDifferences(ctx context.Context, pair []cli.Replica) (map[item]strin
 			}
 		}
 	}
+
 	all := map[item]string{}
 	for p := range sets.KeySet(known[0]).Union(sets.KeySet(known[1])) {
 		first, second := known[0][p], known[1][p]
+
 		in := item{p.cluster, ""}
 		switch {
 		case first == second:
@@ -95,5 +100,6 @@ func currentDifferences(ctx context.Context, pair []cli.Replica) (map[item]strin
 			all[p] = "not the same endpoints or policy"
 		}
 	}
+
 	return all, nil
 }

@@ -35,6 +35,7 @@ func (k *knownReplicas) checkLeftTo(context.Context) error {
 			}
 		}
 	}
+
 	if left.Len() == 0 {
 		return nil
 	}
@@ -65,6 +66,7 @@ func (e *environment) checkForeignLeases(ctx context.Context, known *knownReplic
 	if namespaces.Len() == 0 {
 		return nil
 	}
+
 	return permanentWarningf("Leases of installations in these namespaces count for nothing: %s: have "+
 		"-installation-namespaces name those of other control planes that write into the same clusters, and delete "+
 		"the others", strings.Join(firstOf(sets.List(namespaces)), ", "))

@@ -55,6 +55,7 @@ func (e *environment) linkChecks(known *knownReplicas) (checks []check) {
 				}
 				return known.checkShown(shown)
 			}))
+
 	for _, name := range slices.Sorted(maps.Keys(known.links())) {
 		reported := func(check func(linkReports) error) func(context.Context) error {
 			return func(context.Context) error { return check(known.links()[name]) }
@@ -107,6 +108,7 @@ func (k *knownReplicas) checkHeld(context.Context) error {
 			}
 		}
 	}
+
 	if len(names) == 0 {
 		return nil
 	}
@@ -126,6 +128,7 @@ func (k *knownReplicas) checkWithoutLink(context.Context) error {
 			}
 		}
 	}
+
 	if len(left) == 0 {
 		return nil
 	}
@@ -143,6 +146,7 @@ func (k *knownReplicas) checkShown(shown []unstructured.Unstructured) error {
 			wrong = append(wrong, fmt.Sprintf("Link %s shows %s", name, text))
 		}
 	}
+
 	if len(wrong) == 0 {
 		return nil
 	}
@@ -167,6 +171,7 @@ func contradiction(shown []metav1.Condition, reports linkReports) string {
 				reported.Insert("")
 			}
 		}
+
 		if len(reported) != 1 || reported.Has("") {
 			continue
 		}
@@ -188,11 +193,13 @@ var reportedElsewhere = []string{links.Connected, links.Synced, links.Consistent
 func checkConditions(reports linkReports) error {
 	var errs []error
 	seen := map[string]bool{}
+
 	for _, r := range reports {
 		all := r.Page.Conditions
 		if m := r.Page.Mirror; m != nil && m.Condition.Reason != links.LeftToLinkerd {
 			all = append(slices.Clip(all), m.Condition)
 		}
+
 		for _, c := range all {
 			text := fmt.Sprintf("%s: %s", c.Reason, c.Message)
 			// Of credentials, other checks report all that has been tried.
@@ -201,6 +208,7 @@ func checkConditions(reports linkReports) error {
 			if c.Status != metav1.ConditionFalse || elsewhere || seen[text] {
 				continue
 			}
+
 			seen[text] = true
 			err := errors.New(text)
 			if c.Type != links.Accepted && c.Type != links.CredentialsValid {
@@ -209,6 +217,7 @@ func checkConditions(reports linkReports) error {
 			errs = append(errs, err)
 		}
 	}
+
 	return joinWarnings(errs...)
 }
 

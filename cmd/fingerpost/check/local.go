@@ -53,6 +53,7 @@ func (e *environment) run(ctx context.Context, r *runner, pre bool) {
 	if !r.must(ctx, localCategory.decided("the API server answers", "the-api-server-answers", connect)) {
 		return
 	}
+
 	checks := []check{
 		localCategory.decided("its clock agrees with this one", "clocks-agree", e.checkClock),
 		localCategory.decided("Links are served at version "+cli.LinkVersion, "links-are-served", e.checkLinkVersion),
@@ -62,6 +63,7 @@ func (e *environment) run(ctx context.Context, r *runner, pre bool) {
 		r.run(ctx, append(checks, e.installChecks(sometimesCreated, false)...)...)
 		return
 	}
+
 	r.run(ctx, append(checks, localCategory.decided("there is a namespace "+e.namespace+" for Leases",
 		"there-is-a-namespace-for-leases", e.checkNamespace))...)
 	known := e.checkReplicas(ctx, r)
@@ -112,6 +114,7 @@ func (e *environment) checkClock(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, base.JoinPath("version").String(), nil)
 	if err != nil {
 		return err
@@ -121,6 +124,7 @@ func (e *environment) checkClock(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+
 	response.Body.Close()
 	skew := api.MeasureSkew(sent, time.Now(), response.Header)
 	if skew.Abs() > maxSkew {
@@ -135,6 +139,7 @@ func (e *environment) checkLinkVersion(context.Context) error {
 	if err != nil {
 		return err
 	}
+
 	for _, g := range groups.Groups {
 		if g.Name != links.Group {
 			continue
@@ -146,9 +151,11 @@ func (e *environment) checkLinkVersion(context.Context) error {
 			}
 			versions = append(versions, v.Version)
 		}
+
 		return warningf("they are served at %s only: apply links/crd/links.yaml, or a newer linkerd-multicluster "+
 			"chart", strings.Join(versions, ", "))
 	}
+
 	return warningf("there is no CRD of Links, so that only labelled Secrets can link clusters: apply " +
 		"links/crd/links.yaml")
 }
@@ -158,6 +165,7 @@ func (e *environment) installChecks(resources []string, required bool) (checks [
 	for _, resource := range resources {
 		kind := schema.ParseGroupResource(resource)
 		attributes := authorizationv1.ResourceAttributes{Group: kind.Group, Resource: kind.Resource, Verb: "create"}
+
 		run := func(ctx context.Context) error {
 			status, err := api.ReviewAccess(ctx, e.client, attributes)
 			switch {
@@ -169,6 +177,7 @@ func (e *environment) installChecks(resources []string, required bool) (checks [
 				return warningf("create %s is not allowed, which some installations need %s", resource, status.Reason)
 			}
 		}
+
 		checks = append(checks, installCategory.decided("you may create "+resource, "you-may-install", run))
 	}
 	return checks
@@ -181,6 +190,7 @@ func (e *environment) leaseChecks(known *knownReplicas) (checks []check) {
 	for _, r := range known.local() {
 		names.Insert(r.Page.Writing.Wanted...)
 	}
+
 	checks = append(checks, e.installationChecks(known)...)
 	for _, name := range sets.List(names) {
 		run := func(ctx context.Context) error {
@@ -193,6 +203,7 @@ func (e *environment) leaseChecks(known *knownReplicas) (checks []check) {
 		checks = append(checks,
 			writerCategory.retried("the Lease "+name+" in this cluster has a holder", "a-lease-has-a-holder", run))
 	}
+
 	return checks
 }
 
@@ -214,6 +225,7 @@ func checkHolder(lease *coordinationv1.Lease, getErr error, use leaseUse, now ti
 	case getErr != nil:
 		return permanentWarningf("it cannot be read from here: %w", getErr)
 	}
+
 	spec := lease.Spec
 	if spec.HolderIdentity == nil || *spec.HolderIdentity == "" {
 		if !use.wanted {
@@ -221,10 +233,12 @@ func checkHolder(lease *coordinationv1.Lease, getErr error, use leaseUse, now ti
 		}
 		return warningf("it has no holder: no replica writes there")
 	}
+
 	holder := *spec.HolderIdentity
 	if spec.RenewTime == nil || spec.LeaseDurationSeconds == nil {
 		return warningf("%s holds it without an end", holder)
 	}
+
 	end := spec.RenewTime.Add(time.Duration(*spec.LeaseDurationSeconds) * time.Second)
 	if past := now.Sub(end); past > maxSkew {
 		return warningf("%s held it until %s ago, and it has no new holder: no replica writes there",

@@ -82,6 +82,7 @@ func (e *environment) checkReplicas(ctx context.Context, r *runner) *knownReplic
 	if !r.must(ctx, replicaCategory.retried("replicas are ready", "replicas-are-ready", open)) {
 		return known
 	}
+
 	responds := make([]bool, len(known.opened))
 	var checks []check
 	for i, replica := range known.opened {
@@ -92,12 +93,14 @@ func (e *environment) checkReplicas(ctx context.Context, r *runner) *knownReplic
 		}
 		checks = append(checks, replicaCategory.decided(replica.Name+" answers", "replicas-are-ready", ask))
 	}
+
 	r.run(ctx, checks...)
 	for i, replica := range known.opened {
 		if responds[i] {
 			known.all = append(known.all, replica)
 		}
 	}
+
 	if ctx.Err() == nil {
 		once, cancel := context.WithTimeout(ctx, r.timeout)
 		defer cancel()
@@ -206,6 +209,7 @@ func (k *knownReplicas) checkContact(reported []clusterReport) error {
 	if reason == "" {
 		return nil
 	}
+
 	err := fmt.Errorf("it is %s%s, last contact %s: %s",
 		c.State, k.suffix(worst.Replica), debug.Ago(c.LastContact, time.Now()), reason)
 	if c.State == federation.Suspect {
@@ -224,6 +228,7 @@ func (k *knownReplicas) checkCredentials(reported []clusterReport) error {
 				c.Credentials, k.suffix(r.Replica), c.Source)
 		}
 	}
+
 	now := time.Now()
 	for _, r := range reported {
 		switch text, ended := r.Page.ExpiresSoon(now); {
@@ -249,6 +254,7 @@ func checkReadable(reported []clusterReport) error {
 			}
 		}
 	}
+
 	switch {
 	case len(refused) == 0:
 		return nil
@@ -279,6 +285,7 @@ func (k *knownReplicas) checkWriting(reported []clusterReport) error {
 		case debug.NotToBeWritten:
 		}
 	}
+
 	return result
 }
 
@@ -295,11 +302,13 @@ func (k *knownReplicas) checkConsistent(reported []clusterReport) error {
 			}
 			errs = append(errs, err)
 		}
+
 		err := joinWarnings(errs...)
 		if err != nil && !isWarning(err) {
 			return err
 		}
 		worst = cmp.Or(worst, err)
 	}
+
 	return worst
 }

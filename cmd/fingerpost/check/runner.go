@@ -133,6 +133,7 @@ func (r *runner) run(ctx context.Context, checks ...check) {
 		results[i] = make(chan error, 1)
 		go func() { results[i] <- r.once(ctx, c) }()
 	}
+
 	for i, c := range checks {
 		err := r.await(c.description, results[i])
 		if mayPass(c, err) && r.canWait(ctx) {
@@ -160,6 +161,7 @@ func (r *runner) must(ctx context.Context, c check) bool {
 func (r *runner) wait(ctx context.Context, refresh func(context.Context)) {
 	r.again = true
 	defer func() { r.again = false }()
+
 	for len(r.waiting) > 0 && r.canWait(ctx) && r.sleep(ctx) {
 		if refresh != nil {
 			once, cancel := context.WithTimeout(ctx, r.timeout)
@@ -169,6 +171,7 @@ func (r *runner) wait(ctx context.Context, refresh func(context.Context)) {
 		if ctx.Err() != nil {
 			break
 		}
+
 		var again []check
 		for _, w := range r.waiting {
 			again = append(again, w.check)
@@ -176,6 +179,7 @@ func (r *runner) wait(ctx context.Context, refresh func(context.Context)) {
 		r.waiting = nil
 		r.run(ctx, again...)
 	}
+
 	r.interrupted = r.interrupted || ctx.Err() != nil && len(r.waiting) > 0
 	for _, w := range r.waiting {
 		r.add(w.check, w.err)
@@ -218,6 +222,7 @@ func (r *runner) await(description string, result <-chan error) error {
 	}
 	tick := time.NewTicker(spinnerInterval)
 	defer tick.Stop()
+
 	for {
 		select {
 		case err := <-result:
@@ -233,6 +238,7 @@ func (r *runner) sleep(ctx context.Context) bool {
 	end, tick := time.NewTimer(r.pause), time.NewTicker(spinnerInterval)
 	defer end.Stop()
 	defer tick.Stop()
+
 	for {
 		if r.progress != nil {
 			r.progress.show(r.waiting[0].description, r.waitingText())
@@ -266,6 +272,7 @@ func (r *runner) add(c check, err error) {
 		result.Description += ": " + string(d)
 		err = nil
 	}
+
 	switch {
 	case errors.Is(err, errSkipped):
 		return
@@ -277,9 +284,11 @@ func (r *runner) add(c check, err error) {
 	case err != nil:
 		result.Result, r.report.Success = resultError, false
 	}
+
 	if err != nil {
 		result.Error, result.Hint = oneLine(err), hintsURL+c.anchor
 	}
+
 	name := string(c.category)
 	i := slices.IndexFunc(r.report.Categories, func(in *checkCategory) bool { return in.Name == name })
 	if i < 0 {
@@ -296,6 +305,7 @@ func (r *runner) printResult(of category, result checkResult, err error) {
 	if r.to == nil || r.short && result.Result == resultSuccess {
 		return
 	}
+
 	if r.printed != of {
 		if r.printed != "" {
 			fmt.Fprintln(r.to)
@@ -304,6 +314,7 @@ func (r *runner) printResult(of category, result checkResult, err error) {
 		fmt.Fprintf(r.to, "%s\n%s\n", title, strings.Repeat("-", len(title)))
 		r.printed = of
 	}
+
 	if errors.Is(err, errNotChecked) {
 		fmt.Fprintf(r.to, "– %s: not checked\n", cli.Printable(result.Description))
 		return
@@ -312,6 +323,7 @@ func (r *runner) printResult(of category, result checkResult, err error) {
 	if err == nil {
 		return
 	}
+
 	for line := range strings.Lines(err.Error()) {
 		wrapped := cli.Wrap(cli.Printable(strings.TrimSpace(line)), cli.TableWidth-4)
 		fmt.Fprintf(r.to, "    %s\n", strings.Join(wrapped, "\n    "))
@@ -334,11 +346,13 @@ func (r *runner) finish(to io.Writer) error {
 		case r.interrupted:
 			result = resultWarning
 		}
+
 		if r.printed != "" {
 			fmt.Fprintln(to)
 		}
 		fmt.Fprintf(to, "Status check results are %s\n", glyphs[result])
 	}
+
 	switch {
 	case !r.report.Success:
 		return ErrFailed

@@ -37,6 +37,7 @@ func mergeProblems(pages []cli.Response[debug.ProblemsPage]) (all debug.Problems
 			all[i].Streams += streams
 		}
 	}
+
 	all.Sort()
 	return all
 }
@@ -53,6 +54,7 @@ func (k *knownReplicas) serviceChecks() []check {
 			return nil
 		})
 	}
+
 	fails := errors.New
 	warns := func(text string) error { return permanentWarningf("%s", text) }
 	return []check{

@@ -38,8 +38,10 @@ func parseServiceName(text string) (s serviceName, short bool, err error) {
 	if isIP(text) || isIP(host) || strings.HasPrefix(text, "[") || strings.Contains(host, ".svc.") {
 		return s, false, nil
 	}
+
 	s.port = port
 	kind, name, hasKind := strings.Cut(host, "/")
+
 	labels := strings.Split(strings.TrimSuffix(host, ".svc"), ".")
 	switch {
 	case hasKind && slices.Contains([]string{"svc", "service", "services"}, kind):
@@ -52,6 +54,7 @@ func parseServiceName(text string) (s serviceName, short bool, err error) {
 	case len(labels) == 1 && host == labels[0]:
 		s.name = host
 	}
+
 	bad := len(validation.IsDNS1123Label(s.name)) > 0 || hasPort && port == "" ||
 		s.namespace != "" && len(validation.IsDNS1123Label(s.namespace)) > 0
 	if bad {
@@ -79,13 +82,16 @@ func (r *ReplicaFlags) authority(ctx context.Context, text string, from *Replica
 	if err != nil || !short {
 		return text, WithExitCode(ExitUsage, err)
 	}
+
 	if s.namespace == "" {
 		s.namespace = cmp.Or(r.serviceNamespace, r.currentNamespace())
 	}
+
 	domain := "cluster.local"
 	if from != nil {
 		ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
 		defer cancel()
+
 		var page debug.ClustersPage
 		if from.Fetch(ctx, "/debug/clusters", &page) == nil { // otherwise the server reports it
 			for _, c := range page.Clusters {
@@ -98,6 +104,7 @@ func (r *ReplicaFlags) authority(ctx context.Context, text string, from *Replica
 			}
 		}
 	}
+
 	authority := s.name + "." + s.namespace + ".svc." + domain
 	if s.port != "" {
 		authority += ":" + s.port
@@ -110,6 +117,7 @@ func (s *serviceName) completePort(ctx context.Context, from *Replica) error {
 	if _, err := strconv.ParseUint(s.port, 10, 16); err == nil {
 		return nil
 	}
+
 	var page struct{ Ports []federation.ServicePort }
 	err := from.Fetch(ctx, "/debug/services/"+s.namespace+"/"+s.name, &page)
 	if err != nil {
@@ -118,6 +126,7 @@ func (s *serviceName) completePort(ctx context.Context, from *Replica) error {
 		}
 		return err
 	}
+
 	var numbers, ports []string
 	for _, p := range page.Ports {
 		number := strconv.Itoa(int(p.Number))
@@ -128,6 +137,7 @@ func (s *serviceName) completePort(ctx context.Context, from *Replica) error {
 		numbers = append(numbers, number)
 		ports = append(ports, strings.TrimSuffix(number+" ("+p.Name+")", " ()"))
 	}
+
 	service, all := "Service "+s.namespace+"/"+s.name, strings.Join(ports, ", ")
 	switch {
 	case s.port != "":
@@ -168,6 +178,7 @@ func (g *grpcCommand) debugFlags() (flags ReplicaFlags, known bool) {
 	if len(g.addrs) == 0 || len(g.debugAddrs) > 0 {
 		return flags, true
 	}
+
 	for _, given := range g.addrs { // at the default port of the one there is the default port of the other
 		addr, err := grpcPort.parseAddress(given)
 		host, isDefault := strings.CutSuffix(addr, fmt.Sprintf(":%d", grpcPort.number))
@@ -205,6 +216,7 @@ func (l *clusterLookup) readClaims(ctx context.Context) {
 	if l.replica == nil {
 		return
 	}
+
 	request, cancel := context.WithTimeout(ctx, lookupTimeout)
 	defer cancel()
 	var x discovery.Explanation
@@ -214,6 +226,7 @@ func (l *clusterLookup) readClaims(ctx context.Context) {
 		l.openReplica(ctx)
 		return
 	}
+
 	l.claims = map[string]discovery.Claim{}
 	for _, c := range x.Claims {
 		if c.Kept || l.claims[c.Addr].Cluster == "" {

@@ -59,6 +59,7 @@ and since when; -o wide shows all of it, for each replica.`,
 			return d.clusterNames(cmd), cobra.ShellCompDirectiveNoFileComp
 		},
 	}
+
 	d.addDebugFlags(cmd, wideOutput, nameOutput)
 	return cmd
 }
@@ -70,6 +71,7 @@ func (d *debugCommand) clusterNames(cmd *cobra.Command) (names []string) {
 		return nil
 	}
 	defer replica.Close()
+
 	var page debug.ClustersPage
 	if replica.Fetch(cmd.Context(), "/debug/clusters", &page) != nil {
 		return nil
@@ -109,6 +111,7 @@ type replicaLink struct {
 func mergeClusters(responses []Response[debug.ClustersPage], names []string) replicaClusters {
 	wanted := func(name string) bool { return len(names) == 0 || slices.Contains(names, name) }
 	all := replicaClusters{Clusters: []replicaCluster{}, Links: []replicaLink{}, pages: responses}
+
 	for _, r := range responses {
 		for _, l := range r.Page.Links {
 			l.Cluster = cmp.Or(l.Cluster, l.Name)
@@ -121,6 +124,7 @@ func mergeClusters(responses []Response[debug.ClustersPage], names []string) rep
 				all.Links = append(all.Links, replicaLink{r.Replica, l})
 			}
 		}
+
 		for _, c := range r.Page.Clusters {
 			all.known = append(all.known, c.Name)
 			if wanted(c.Name) {
@@ -128,6 +132,7 @@ func mergeClusters(responses []Response[debug.ClustersPage], names []string) rep
 			}
 		}
 	}
+
 	slices.Sort(all.known)
 	all.known = slices.Compact(all.known)
 	slices.SortStableFunc(all.Clusters, func(a, b replicaCluster) int { return strings.Compare(a.Name, b.Name) })
@@ -179,6 +184,7 @@ func (all replicaClusters) summaries(now time.Time) (rows []clusterSummary) {
 		if c.State == federation.Live {
 			s.live++
 		}
+
 		s.holder = cmp.Or(holderOf(c), s.holder)
 		found := problems[c.clusterKey()]
 		worse := cmp.Or(cmp.Compare(badness[c.State], badness[s.worst.State]),
@@ -190,6 +196,7 @@ func (all replicaClusters) summaries(now time.Time) (rows []clusterSummary) {
 			s.problem = &found[0]
 		}
 	}
+
 	slices.SortStableFunc(rows, func(a, b clusterSummary) int {
 		return cmp.Or(
 			cmp.Compare(badness[b.worst.State], badness[a.worst.State]),
@@ -245,6 +252,7 @@ func printClusters(f *frame, all replicaClusters, now time.Time) {
 	t.optional = []string{"WRITES", "SERVICES", "CREDENTIALS-END", "REPLICAS"}
 	rows := all.summaries(now)
 	var bad, flawed []string
+
 	for _, s := range rows {
 		c := s.worst
 		colour := Green
@@ -254,10 +262,12 @@ func printClusters(f *frame, all replicaClusters, now time.Time) {
 		case badness[c.State] == 1:
 			colour = Yellow
 		}
+
 		problem := ""
 		if p := s.problem; p != nil {
 			problem = withSince(firstClause(p.Text), p.Since, now)
 		}
+
 		ends, ended := endOfCredentials(c, now)
 		r := t.addRow(displayName(c), c.State, fmt.Sprintf("%d/%d", s.live, s.replicas),
 			contactAge(c, now), publishedServices(c), c.Endpoints,
@@ -266,6 +276,7 @@ func printClusters(f *frame, all replicaClusters, now time.Time) {
 		if ended {
 			r.colours["CREDENTIALS-END"] = Red
 		}
+
 		switch {
 		case colour != Green:
 			bad, r.colours["PROBLEM"] = append(bad, c.Name), colour
@@ -276,6 +287,7 @@ func printClusters(f *frame, all replicaClusters, now time.Time) {
 			r.colours["REPLICAS"] = colour
 		}
 	}
+
 	f.addTable(t)
 	text, colour := verdict(len(rows), bad, flawed)
 	f.lines = append(f.lines, line{f.Paint(colour, text), text})
@@ -299,6 +311,7 @@ func verdict(all int, bad, flawed []string) (text string, colour Colour) {
 	case all == 1:
 		return "The only cluster is Live.", Green
 	}
+
 	return fmt.Sprintf("All %d clusters are Live.", all), Green
 }
 
@@ -316,6 +329,7 @@ func (all replicaClusters) wideTable(several bool, now time.Time) *table {
 	t.keepColumns = 1
 	t.volatile = []string{"SINCE", "CONTACT", "SERVICES", "PODS", "ENDPOINTS", "CREDENTIALS-END"}
 	problems := all.problems(now)
+
 	for _, c := range all.Clusters {
 		var texts []string
 		for _, p := range problems[c.clusterKey()] {
@@ -327,6 +341,7 @@ func (all replicaClusters) wideTable(several bool, now time.Time) *table {
 		if kinds := c.NotGranted(); len(kinds) > 0 {
 			texts = append(texts, "not read, as the account has no right to them: "+strings.Join(kinds, ", "))
 		}
+
 		ends, _ := endOfCredentials(c, now)
 		since := "—"
 		if !c.Since.IsZero() {
@@ -336,6 +351,7 @@ func (all replicaClusters) wideTable(several bool, now time.Time) *table {
 			publishedServices(c), pods(c), c.Endpoints,
 			writes(c, holderOf(c)), cmp.Or(c.Source, "—"), ends, strings.Join(texts, "; "))
 	}
+
 	if !several {
 		t.dropColumn("REPLICA")
 	}

@@ -91,15 +91,18 @@ func show[T, V any](cmd *cobra.Command, d *debugCommand, v view[T, V]) error {
 	if err != nil {
 		return err
 	}
+
 	defer func() { CloseAll(replicas) }()
 	ticker := time.NewTicker(watchPeriod)
 	defer ticker.Stop()
 	var shown *frame
+
 	for round := 1; ; round++ {
 		responses, failed := FetchAll[T](ctx, replicas, v.path)
 		if shown != nil && ctx.Err() != nil {
 			return nil // interrupted
 		}
+
 		next, unexpected, err := v.newFrame(cmd, d, responses, len(replicas) > 1)
 		switch {
 		case err != nil:
@@ -109,6 +112,7 @@ func show[T, V any](cmd *cobra.Command, d *debugCommand, v view[T, V]) error {
 		case !d.watch:
 			return cmp.Or(next.printAll(), errors.Join(failed, unexpected))
 		}
+
 		if err := d.printUpdate(cmd, shown, next, failed); err != nil {
 			return err
 		}
@@ -116,6 +120,7 @@ func show[T, V any](cmd *cobra.Command, d *debugCommand, v view[T, V]) error {
 		if failed != nil || round%listPodsEvery == 0 && d.podsChanged(ctx, replicas) { // Pods may have been replaced
 			replicas = d.reopen(cmd, replicas)
 		}
+
 		select {
 		case <-ticker.C:
 		case <-ctx.Done():
@@ -131,6 +136,7 @@ func (v view[T, V]) newFrame(
 	if len(responses) == 0 {
 		return nil, nil, nil
 	}
+
 	f = &frame{Screen: NewScreen(cmd.OutOrStdout())}
 	page := v.merge(responses)
 	if v.check != nil {
@@ -154,6 +160,7 @@ func (d *debugCommand) printUpdate(cmd *cobra.Command, shown, next *frame, faile
 		}
 		return next.printAfter(shown, d.output)
 	}
+
 	redrawn := frame{Screen: screen, lines: slices.Clone(cmp.Or(next, shown).lines)}
 	if failed != nil {
 		redrawn.printf("fingerpost: %s", failed)
@@ -232,6 +239,7 @@ func FetchAll[T any](ctx context.Context, replicas []Replica, path string) (resp
 	}
 	wg.Wait()
 	texts := sets.New[string]()
+
 	for i, r := range replicas {
 		if errs[i] == nil {
 			responses = append(responses, Response[T]{r.Name, pages[i]})
@@ -240,6 +248,7 @@ func FetchAll[T any](ctx context.Context, replicas []Replica, path string) (resp
 		texts.Insert(errs[i].Error())
 		err = errors.Join(err, fmt.Errorf("%s: %w", r.Name, errs[i]))
 	}
+
 	if len(responses) == 0 && len(texts) == 1 {
 		return nil, errs[0]
 	}
@@ -265,6 +274,7 @@ func (r *Replica) fetchBody(ctx context.Context, path string) ([]byte, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, pageTimeout)
 	defer cancel()
+
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+r.Addr+path, nil)
 	if err != nil {
 		return nil, fmt.Errorf("address %q: %w", r.Addr, err)
@@ -274,11 +284,13 @@ func (r *Replica) fetchBody(ctx context.Context, path string) ([]byte, error) {
 	if err != nil {
 		return nil, r.responseError(err)
 	}
+
 	defer response.Body.Close()
 	body, err := io.ReadAll(io.LimitReader(response.Body, maxPageBytes))
 	if err != nil || response.StatusCode == http.StatusOK {
 		return body, err
 	}
+
 	text := bytes.TrimSpace(body)
 	noSuchPage := response.StatusCode == http.StatusNotFound && bytes.HasPrefix(text, []byte("404"))
 	if len(text) == 0 || noSuchPage {

@@ -51,6 +51,7 @@ code 1 if some Services have nothing else.`,
 		a.drain)
 	cmd.Flags().DurationVar(&a.over, "over", 0,
 		"how long it takes until all traffic is gone, at most 168h; 0 for at once")
+
 	cmd.Flags().BoolVar(&a.wait, "wait", false, "return when no Service gets endpoints of the cluster any more")
 	return cmd
 }
@@ -95,6 +96,7 @@ func (a *linkAnnotator) command(
 			return run(cmd, args[0])
 		},
 	}
+
 	groupFlags(cmd.Flags(), a.addKubeFlags)
 	cmd.Flags().StringVar(&a.namespace, "link-namespace", "", "namespace of the Link; empty for any")
 	return cmd
@@ -128,10 +130,12 @@ func (a *linkAnnotator) annotate(cmd *cobra.Command, name, key string, value any
 	if err != nil {
 		return err
 	}
+
 	patch, err := json.Marshal(manifest{"metadata": manifest{"annotations": manifest{key: value}}})
 	if err != nil {
 		return err
 	}
+
 	options := metav1.PatchOptions{FieldManager: "fingerpost-cli"}
 	for _, l := range all {
 		namespaced := client.Namespace(l.GetNamespace())
@@ -152,6 +156,7 @@ func (a *linkAnnotator) linksOf(
 	if err != nil {
 		return nil, nil, err
 	}
+
 	client, items, err := ListLinks(ctx, config, a.namespace)
 	switch {
 	case errors.Is(err, ErrNoLinks):
@@ -159,6 +164,7 @@ func (a *linkAnnotator) linksOf(
 	case err != nil:
 		return nil, nil, err
 	}
+
 	all, others := []unstructured.Unstructured{}, sets.New[string]()
 	for _, l := range items {
 		linked, _, _ := unstructured.NestedString(l.Object, "spec", "targetClusterName")
@@ -168,6 +174,7 @@ func (a *linkAnnotator) linksOf(
 			others.Insert(linked)
 		}
 	}
+
 	if len(all) == 0 {
 		there := "there are no Links"
 		if len(others) > 0 {
@@ -185,9 +192,11 @@ func (a *linkAnnotator) waitUntilDrained(cmd *cobra.Command, name string, end ti
 	ticker := time.NewTicker(drainPoll)
 	defer ticker.Stop()
 	printed := ""
+
 	for {
 		_, all, err := a.linksOf(cmd.Context(), name)
 		c := drainedCondition(all)
+
 		switch {
 		case ExitCode(err) == ExitNotFound: // the Link was deleted
 			return err
@@ -202,6 +211,7 @@ func (a *linkAnnotator) waitUntilDrained(cmd *cobra.Command, name string, end ti
 		case c.Reason == links.ReasonStillNeeded:
 			return WithExitCode(ExitNo, fmt.Errorf("%s is still needed: %s", name, Printable(c.Message)))
 		}
+
 		if c.Message != printed {
 			fmt.Fprintf(cmd.ErrOrStderr(), "waiting: %s\n", Printable(c.Message))
 			printed = c.Message

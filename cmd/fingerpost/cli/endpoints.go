@@ -43,6 +43,7 @@ are those that the replica's debug server reports. The exit code is 1 if there a
 			if err != nil {
 				return err
 			}
+
 			lookup.authority = authority
 			conn, err := g.openConn(cmd)
 			if err != nil {
@@ -55,6 +56,7 @@ are those that the replica's debug server reports. The exit code is 1 if there a
 			return conn.printEndpoints(lookup)
 		},
 	}
+
 	g.addGRPCFlags(cmd)
 	return cmd
 }
@@ -86,6 +88,7 @@ func newEndpointJSON(a proxy.Address) endpointJSON {
 		Identity:  tls.GetDnsLikeIdentity().GetName() + tls.GetUriLikeIdentity().GetUri(),
 		Authority: a.GetAuthorityOverride().GetAuthorityOverride(),
 	}
+
 	switch h := a.GetProtocolHint(); {
 	case h.GetH2() != nil:
 		e.Hint = "h2"
@@ -104,6 +107,7 @@ func (c *replicaConn) printEndpoints(lookup *clusterLookup) error {
 	defer stop()
 	quiet := time.AfterFunc(c.g.timeout, stop)
 	defer quiet.Stop()
+
 	received := false
 	request := proxy.Request{Authority: lookup.authority, Token: c.g.token}
 	stream := proxy.Open(reading, c, request, func(e proxy.Event) {
@@ -116,6 +120,7 @@ func (c *replicaConn) printEndpoints(lookup *clusterLookup) error {
 		}
 	})
 	<-stream.Done()
+
 	switch {
 	case !received && (ctx.Err() != nil || c.end == nil):
 		return noResponseError(request.Authority)
@@ -132,6 +137,7 @@ func (l *clusterLookup) describe(ctx context.Context, all []proxy.Address) []end
 	for _, a := range all {
 		list = append(list, newEndpointJSON(a))
 	}
+
 	isNew := func(e endpointJSON) bool { _, known := l.claims[e.Addr]; return !known }
 	if slices.ContainsFunc(list, isNew) {
 		l.readClaims(ctx)
@@ -159,6 +165,7 @@ func printAddresses(to io.Writer, all []endpointJSON, output string) error {
 	if none != nil {
 		return none
 	}
+
 	t := newTable("IP", "PORT", "CLUSTER", "NAMESPACE", "POD", "SERVICE", "ZONE", "IDENTITY")
 	t.keepColumns = 3
 	known := false
@@ -168,6 +175,7 @@ func printAddresses(to io.Writer, all []endpointJSON, output string) error {
 		t.addRow(ip, port, dash(a.Cluster)+a.guardNote(), a.Labels["namespace"], dash(a.Labels["pod"]),
 			a.Labels["service"], dash(a.Labels["zone"]), dash(a.Identity))
 	}
+
 	if !known {
 		t.dropColumn("CLUSTER")
 	}
@@ -189,6 +197,7 @@ func (c *replicaConn) watchEndpoints(lookup *clusterLookup) error {
 	ctx, to := c.cmd.Context(), c.cmd.OutOrStdout()
 	received, resumed := false, false          // by any stream, and by one before this
 	added := map[netip.AddrPort]endpointJSON{} // for when they are removed
+
 	request := proxy.Request{Authority: lookup.authority, Token: c.g.token, Reconnect: true}
 	stream := proxy.Open(ctx, c, request, func(e proxy.Event) {
 		if e.End != nil {
@@ -196,6 +205,7 @@ func (c *replicaConn) watchEndpoints(lookup *clusterLookup) error {
 			resumed = received
 			return
 		}
+
 		received = true
 		if e.Message.Kind == proxy.Heartbeat {
 			return
@@ -207,10 +217,13 @@ func (c *replicaConn) watchEndpoints(lookup *clusterLookup) error {
 			_ = printLine(to, change, c.g.output) // it fails when the output is closed
 		}
 	})
+
 	<-stream.Done()
+
 	if ctx.Err() == nil {
 		return c.g.streamError(c.end)
 	}
+
 	return nil // interrupted
 }
 
@@ -234,6 +247,7 @@ func printChange(to io.Writer, c changeJSON, resumed bool) {
 	if c.Reset && resumed {
 		fmt.Fprintf(to, "%s  these replace all addresses before\n", at)
 	}
+
 	printAll := func(mark string, all []endpointJSON) {
 		for _, e := range all {
 			text := fmt.Sprintf("%-24s %-12s %s", e.Addr, dash(e.Cluster), dash(e.Labels["pod"])) + e.guardNote()
@@ -257,6 +271,7 @@ func newChangeJSON(e proxy.Event, added map[netip.AddrPort]endpointJSON, list []
 	for i, a := range m.Added {
 		added[a.Addr] = list[i]
 	}
+
 	for _, a := range m.Removed {
 		gone, found := added[a]
 		if !found {
@@ -265,6 +280,7 @@ func newChangeJSON(e proxy.Event, added map[netip.AddrPort]endpointJSON, list []
 		c.Removed = append(c.Removed, gone)
 		delete(added, a)
 	}
+
 	if m.Kind == proxy.NoEndpoints {
 		c.Exists = &m.Exists
 		clear(added)

@@ -45,6 +45,7 @@ such Service.`,
 			})
 		},
 	}
+
 	e.addExplanationFlags(cmd)
 	return cmd
 }
@@ -70,10 +71,12 @@ func showExplanations[V any](
 	if e.pod != "" && (!both || namespace == "" || pod == "") {
 		return usageError(cmd, fmt.Errorf("--client %q is not NAMESPACE/POD", e.pod))
 	}
+
 	authority, err := e.explainedAuthority(cmd.Context(), service)
 	if err != nil {
 		return err
 	}
+
 	query := url.Values{"authority": {authority}, "node": {e.node}}
 	if e.pod != "" {
 		query.Set("ns", namespace)
@@ -110,6 +113,7 @@ func (r *ReplicaFlags) nodeOf(cmd *cobra.Command, namespace, name string) string
 	if err != nil {
 		return ""
 	}
+
 	pod, err := client.CoreV1().Pods(namespace).Get(cmd.Context(), name, metav1.GetOptions{})
 	if err != nil {
 		printError(cmd, fmt.Errorf("read Pod %s/%s: %w", namespace, name, err))
@@ -139,6 +143,7 @@ func printExplanations(f *frame, all []replicaExplanation, several bool, now tim
 	if len(chosen) == 0 {
 		chosen = all[:1]
 	}
+
 	for i, x := range chosen {
 		if i > 0 {
 			f.printf("")
@@ -148,6 +153,7 @@ func printExplanations(f *frame, all []replicaExplanation, several bool, now tim
 		}
 		printExplanation(f, x.Explanation, now)
 	}
+
 	for _, x := range all {
 		if disagree(chosen[0].Explanation, x.Explanation) {
 			f.printf("")
@@ -169,6 +175,7 @@ func checkExplanations(all []replicaExplanation) error {
 			return WithExitCode(ExitNo, errors.New("a stream that opens now is rejected"))
 		}
 	}
+
 	for _, x := range all {
 		if disagree(all[0].Explanation, x.Explanation) {
 			return WithExitCode(ExitNo, fmt.Errorf("replicas %s and %s differ", all[0].Replica, x.Replica))
@@ -199,6 +206,7 @@ func printExplanation(f *frame, x discovery.Explanation, now time.Time) {
 			kept++
 		}
 	}
+
 	f.printf("%s", x.Authority)
 	f.printf("for %s: %d addresses", clientText(x.Client), kept)
 	for _, line := range append([]string{x.Refused, x.Waits}, x.Notes...) {
@@ -206,6 +214,7 @@ func printExplanation(f *frame, x discovery.Explanation, now time.Time) {
 			f.printf("but: %s", line)
 		}
 	}
+
 	for _, s := range x.Streams {
 		f.printf("stream %d, open for %s, holds %d addresses%s",
 			s.ID, debug.Age(s.Opened, now), s.Addresses, debug.LagText(s, now))
@@ -213,14 +222,17 @@ func printExplanation(f *frame, x discovery.Explanation, now time.Time) {
 	if len(x.Claims) == 0 {
 		return
 	}
+
 	f.printf("")
 	t := newTable("", "ADDRESS", "CLUSTER", "SLICE", "POD", "ZONE", "HELD", "WHY")
 	t.keepColumns = 3
+
 	for _, c := range x.Claims {
 		mark, held := "-", ""
 		if c.Kept {
 			mark = "+"
 		}
+
 		switch {
 		case len(c.HeldBy) > 0:
 			held = "yes"

@@ -30,6 +30,7 @@ func (o *linkOptions) members(cmd *cobra.Command) (all []fleetCluster, err error
 			return nil, fmt.Errorf("--%s is of one cluster, and --fleet of many", name)
 		}
 	}
+
 	seen := map[string]bool{}
 	for _, item := range o.fleet {
 		name, context, both := strings.Cut(item, "=")
@@ -42,9 +43,11 @@ func (o *linkOptions) members(cmd *cobra.Command) (all []fleetCluster, err error
 		if seen[name] {
 			return nil, fmt.Errorf("--fleet names %s twice", name)
 		}
+
 		seen[name] = true
 		all = append(all, fleetCluster{name, context})
 	}
+
 	if len(all) < 2 {
 		return nil, errors.New("--fleet needs two clusters or more")
 	}
@@ -58,6 +61,7 @@ func (o *linkOptions) writeFleet(cmd *cobra.Command, withLink bool) error {
 	if err != nil {
 		return usageError(cmd, err)
 	}
+
 	files := make([]bytes.Buffer, len(all))
 	for i, target := range all {
 		var manifests []manifest
@@ -73,10 +77,12 @@ func (o *linkOptions) writeFleet(cmd *cobra.Command, withLink bool) error {
 			}
 			manifests = append(manifests, more...)
 		}
+
 		if err := o.writeManifests(&files[i], manifests); err != nil {
 			return err
 		}
 	}
+
 	if err := os.MkdirAll(o.dir, 0o700); err != nil {
 		return err
 	}
@@ -84,6 +90,7 @@ func (o *linkOptions) writeFleet(cmd *cobra.Command, withLink bool) error {
 	if !withLink {
 		suffix = ".secrets" + suffix // those of gen stay, to be applied again
 	}
+
 	for i, target := range all {
 		path := filepath.Join(o.dir, target.name+suffix)
 		if err := os.Chmod(path, 0o600); err != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -63,6 +63,7 @@ func (g *grpcCommand) credentials() (credentials.TransportCredentials, error) {
 	if !g.usesTLS() {
 		return insecure.NewCredentials(), nil
 	}
+
 	config := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: g.serverName}
 	if g.ca != "" {
 		pem, err := os.ReadFile(g.ca)
@@ -74,6 +75,7 @@ func (g *grpcCommand) credentials() (credentials.TransportCredentials, error) {
 			return nil, fmt.Errorf("--tls-ca-file: %s holds no certificate", g.ca)
 		}
 	}
+
 	if g.cert+g.key != "" {
 		pair, err := tls.LoadX509KeyPair(g.cert, g.key)
 		if err != nil {
@@ -112,6 +114,7 @@ func (c *replicaConn) connect(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+
 	conn, err := grpc.NewClient(replica.Addr, grpc.WithTransportCredentials(creds))
 	if err != nil {
 		replica.Close()

@@ -69,9 +69,11 @@ cluster's Services, EndpointSlices and Pods.`,
 			return o.run(cmd, args, true)
 		},
 	}
+
 	o.addLinkFlags(cmd)
 	fs := cmd.Flags()
 	fs.StringVar(&o.linkNamespace, "link-namespace", "linkerd-multicluster", "namespace of the Link")
+
 	fs.BoolVar(&o.mirrorSecret, "service-mirror", false,
 		"print the Secret for the Link's namespace as well, where Linkerd's service mirror reads it")
 	fs.BoolVar(&o.gateway, "gateway", true,
@@ -96,6 +98,7 @@ token until the new one works, so that clients notice nothing. Use the flags tha
 		RunE:    func(cmd *cobra.Command, args []string) error { return o.run(cmd, args, false) },
 	}
 	o.addLinkFlags(cmd)
+
 	cmd.Flags().StringVar(&o.linkNamespace, "link-namespace", "linkerd-multicluster",
 		"namespace of the Link, for --service-mirror")
 	cmd.Flags().BoolVar(&o.mirrorSecret, "service-mirror", false,
@@ -128,12 +131,14 @@ func (o *linkOptions) addLinkFlags(cmd *cobra.Command) {
 		"charts of one of the two have them: ", "linkerd", ourPreset)
 	fs.StringSliceVar(&o.fleet, "fleet", nil,
 		"link these clusters with each other, each by the context of its name, or NAME=CONTEXT, instead of one")
+
 	fs.StringVar(&o.dir, "dir", "links",
 		"directory of a --fleet's manifests: a file for each cluster, to be applied to it")
 	fs.StringVarP(&o.controllerNamespace, "linkerd-namespace", "L", "linkerd",
 		"namespace of the mesh's control plane, in both clusters")
 	fs.StringVar(&o.account, "service-account-name", "linkerd-service-mirror-remote-access-default",
 		"ServiceAccount of the token")
+
 	fs.StringVar(&o.accountNamespace, "service-account-namespace", "linkerd-multicluster",
 		"namespace of the ServiceAccount")
 	fs.DurationVar(&o.duration, "token-duration", 30*24*time.Hour,
@@ -141,6 +146,7 @@ func (o *linkOptions) addLinkFlags(cmd *cobra.Command) {
 	fs.StringVar(&o.tokenSecret, "token-secret", "",
 		"Secret with a token of the ServiceAccount that does not expire, in its namespace, instead of a new "+
 			"token")
+
 	fs.StringVar(&o.server, "api-server-address", "",
 		"URL by which Fingerpost reaches the API server, if it is not that of your kubeconfig")
 	fs.StringVar(&o.trustDomain, "trust-domain", "",
@@ -173,12 +179,14 @@ func (o *linkOptions) run(cmd *cobra.Command, args []string, withLink bool) erro
 			}
 		}
 	}
+
 	if len(o.fleet) > 0 {
 		return o.writeFleet(cmd, withLink)
 	}
 	if err := o.checkName(args[0]); err != nil {
 		return usageError(cmd, err)
 	}
+
 	manifests, err := o.manifestsFor(cmd, args[0], withLink)
 	if err != nil {
 		return err
@@ -194,6 +202,7 @@ func (o *linkOptions) manifestsFor(cmd *cobra.Command, name string, withLink boo
 	if err != nil {
 		return nil, err
 	}
+
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return nil, err
@@ -201,26 +210,31 @@ func (o *linkOptions) manifestsFor(cmd *cobra.Command, name string, withLink boo
 	if err := o.setDomains(ctx, client); err != nil {
 		return nil, err
 	}
+
 	var link manifest
 	if withLink {
 		if link, err = o.newLink(ctx, client, name); err != nil { // before there is a token that nothing uses
 			return nil, err
 		}
 	}
+
 	o.reportProblem(cmd.ErrOrStderr(), name, link)
 	token, expires, err := o.newToken(ctx, client)
 	if err != nil {
 		return nil, err
 	}
+
 	kubeconfig, err := o.newKubeconfig(name, config, token)
 	if err != nil {
 		return nil, err
 	}
+
 	// A server outside of a Pod may accept an address that one in a Pod rejects.
 	if _, err := links.Credentials(kubeconfig, links.Hosts{InCluster: true}); err != nil {
 		fmt.Fprintf(cmd.ErrOrStderr(), "A server in a Pod rejects the kubeconfig of %s: %s. "+
 			"Set --api-server-address.\n", name, Printable(err.Error()))
 	}
+
 	o.reportLeftOut(cmd.ErrOrStderr(), name, config)
 	manifests := []manifest{o.newSecret(name, o.controllerNamespace, kubeconfig)}
 	if o.mirrorSecret && o.linkNamespace != o.controllerNamespace {
@@ -229,6 +243,7 @@ func (o *linkOptions) manifestsFor(cmd *cobra.Command, name string, withLink boo
 	if withLink {
 		manifests = append(manifests, link)
 	}
+
 	if !expires.IsZero() {
 		end := expires.UTC().Format(time.RFC3339)
 		fmt.Fprintf(cmd.ErrOrStderr(), "The token of %s is valid until %s: 'fingerpost link rotate' prints a new one, "+
@@ -259,6 +274,7 @@ func (o *linkOptions) reportLeftOut(to io.Writer, name string, config *rest.Conf
 			Printable(cmp.Or(o.server, config.Host)),
 		)
 	}
+
 	var user []string
 	for field, isSet := range map[string]bool{
 		"user.exec":          config.ExecProvider != nil,
@@ -270,7 +286,9 @@ func (o *linkOptions) reportLeftOut(to io.Writer, name string, config *rest.Conf
 			user = append(user, field)
 		}
 	}
-	if slices.Sort(user); len(user) > 0 {
+
+	slices.Sort(user)
+	if len(user) > 0 {
 		fmt.Fprintf(to, "The kubeconfig of %s leaves out your %s: in it is the token of ServiceAccount %s/%s.\n",
 			name, strings.Join(user, ", "), o.accountNamespace, o.account)
 	}
@@ -324,6 +342,7 @@ func (o *linkOptions) setDomains(ctx context.Context, client kubernetes.Interfac
 	if o.trustDomain != "" && o.clusterDomain != "" {
 		return nil
 	}
+
 	trust, dns := "cluster.local", "cluster.local" // what our chart has by default
 	config, err := client.CoreV1().ConfigMaps(o.controllerNamespace).Get(ctx, linkerd.ConfigName, metav1.GetOptions{})
 	switch {
@@ -332,6 +351,7 @@ func (o *linkOptions) setDomains(ctx context.Context, client kubernetes.Interfac
 	case apierrors.IsNotFound(err) && o.preset == ourPreset:
 		err = nil
 	}
+
 	if err != nil {
 		return fmt.Errorf("the configuration of the mesh cannot be read, so set --trust-domain and "+
 			"--cluster-domain: %w", err)
@@ -399,6 +419,7 @@ func (o *linkOptions) newKubeconfig(name string, config *rest.Config, token stri
 	if err := rest.LoadTLSFiles(config); err != nil {
 		return nil, fmt.Errorf("your kubeconfig: %w", err)
 	}
+
 	server := cmp.Or(o.server, config.Host)
 	k := clientcmdapi.NewConfig()
 	k.Clusters[name] = &clientcmdapi.Cluster{
@@ -449,6 +470,7 @@ func (o *linkOptions) newLink(ctx context.Context, client kubernetes.Interface, 
 	if o.mirrorSecret {
 		spec["clusterCredentialsSecret"] = "cluster-credentials-" + name
 	}
+
 	if o.gateway {
 		gateway, err := client.CoreV1().Services(o.gatewayNamespace).Get(ctx, o.gatewayName, metav1.GetOptions{})
 		switch {
@@ -463,6 +485,7 @@ func (o *linkOptions) newLink(ctx context.Context, client kubernetes.Interface, 
 			spec["selector"] = selectLabel(linkerd.ExportedLabel, "true")
 		}
 	}
+
 	annotations := manifest{linkerd.CreatedByAnnotation: "fingerpost/cli " + o.version}
 	return manifest{
 		"apiVersion": links.Group + "/" + LinkVersion, "kind": "Link",
@@ -485,10 +508,12 @@ func (o *linkOptions) addGateway(spec manifest, gateway *corev1.Service) error {
 			return errors.New("it has no address of a load balancer: set --gateway-addresses")
 		}
 	}
+
 	identity := gateway.Annotations[linkerd.GatewayIdentityAnnotation]
 	if identity == "" {
 		return errors.New("it has no annotation " + linkerd.GatewayIdentityAnnotation)
 	}
+
 	port, err := gatewayPort(gateway, "mc-gateway")
 	if err != nil {
 		return err
@@ -498,10 +523,12 @@ func (o *linkOptions) addGateway(spec manifest, gateway *corev1.Service) error {
 	if path == "" {
 		return nil
 	}
+
 	probe, err := gatewayPort(gateway, "mc-probe")
 	if err != nil {
 		return err
 	}
+
 	period := cmp.Or(gateway.Annotations[linkerd.ProbePeriodAnnotation], "3")
 	probeSpec := manifest{"path": path, "port": probe, "period": withUnit(period)}
 	if timeout := gateway.Annotations[linkerd.ProbeTimeoutAnnotation]; timeout != "" {

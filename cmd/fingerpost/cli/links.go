@@ -27,6 +27,7 @@ func ListLinks(
 	if err != nil {
 		return nil, nil, err
 	}
+
 	for _, version := range linkerd.LinkVersions {
 		client := clients.Resource(linkerd.Links.WithVersion(version))
 		list, err := client.Namespace(namespace).List(ctx, metav1.ListOptions{})

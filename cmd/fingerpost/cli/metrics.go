@@ -21,8 +21,10 @@ func metricsCommand(version string) *cobra.Command {
 			if err != nil {
 				return err
 			}
+
 			defer CloseAll(replicas)
 			var failed error // the metrics of the others are printed nevertheless
+
 			for i, replica := range replicas {
 				body, err := replica.fetchBody(cmd.Context(), "/metrics")
 				if err != nil {
@@ -35,9 +37,11 @@ func metricsCommand(version string) *cobra.Command {
 					return err
 				}
 			}
+
 			return failed
 		},
 	}
+
 	r.AddFlags(cmd)
 	return cmd
 }
@@ -50,6 +54,7 @@ func printMetrics(to io.Writer, page string, prefixes []string) error {
 		for _, comment := range []string{"# HELP ", "# TYPE "} {
 			name = strings.TrimPrefix(name, comment)
 		}
+
 		has := func(prefix string) bool { return strings.HasPrefix(name, prefix) }
 		if len(prefixes) > 0 && !slices.ContainsFunc(prefixes, has) {
 			continue

@@ -34,6 +34,7 @@ Pod's, by a stream of its own.
 			return g.printProfiles(cmd, proxy.Request{Authority: authority, Token: g.token, Reconnect: g.watch})
 		},
 	}
+
 	g.addGRPCFlags(cmd)
 	return cmd
 }
@@ -44,10 +45,13 @@ func (g *grpcCommand) printProfiles(cmd *cobra.Command, request proxy.Request) e
 	if err != nil {
 		return err
 	}
+
 	defer conn.Close()
 	ctx, cancel := g.streamContext(cmd.Context())
 	defer cancel()
+
 	var printErr error
+
 	received := false
 	stream := proxy.OpenProfile(ctx, conn, request, func(e proxy.Event) {
 		switch {
@@ -61,7 +65,9 @@ func (g *grpcCommand) printProfiles(cmd *cobra.Command, request proxy.Request) e
 			}
 		}
 	})
+
 	<-stream.Done()
+
 	switch {
 	case printErr != nil || cmd.Context().Err() != nil:
 		return printErr
@@ -82,11 +88,13 @@ func printProfile(to io.Writer, p *proxy.Profile, output string) error {
 		}
 		return printPage(to, json.RawMessage(b), output)
 	}
+
 	t := newTable("WHAT", "VALUE")
 	resource := p.GetProfileRef().GetResource()
 	t.addRow("service", dash(p.GetFullyQualifiedName()))
 	t.addRow("profile", dash(namespacedName(resource.GetNamespace(), resource.GetName())))
 	t.addRow("opaque", p.GetOpaqueProtocol())
+
 	if b := p.GetRetryBudget(); b != nil {
 		t.addRow(
 			"retries",
@@ -98,12 +106,14 @@ func printProfile(to io.Writer, p *proxy.Profile, output string) error {
 			),
 		)
 	}
+
 	for _, route := range p.GetRoutes() {
 		t.addRow("route", routeText(route))
 	}
 	for _, o := range p.GetDstOverrides() {
 		t.addRow("override", fmt.Sprintf("%s, weight %d", o.GetAuthority(), o.GetWeight()))
 	}
+
 	if a := p.Address; a != nil {
 		e := newEndpointJSON(*a)
 		t.addRow("endpoint", e.Addr)

@@ -71,8 +71,10 @@ until the new one works. Tokens without an end and client certificates are left 
 			return r.run(cmd, names)
 		},
 	}
+
 	fs := cmd.Flags()
 	groupFlags(fs, r.addKubeFlags)
+
 	fs.StringSliceVarP(&r.namespaces, "linkerd-namespace", "L", []string{"linkerd"},
 		"namespaces of the Secrets: that of the mesh's control plane, and with Linkerd's service mirror those of Links")
 	fs.DurationVar(&r.duration, "token-duration", 0,
@@ -100,11 +102,13 @@ func (r *renewer) validate() (err error) {
 	if len(r.namespaces) == 0 {
 		return errors.New("--linkerd-namespace names no namespace")
 	}
+
 	for _, namespace := range r.namespaces {
 		if len(validation.ValidateNamespaceName(namespace, false)) > 0 {
 			return fmt.Errorf("--linkerd-namespace: %q names no namespace", namespace)
 		}
 	}
+
 	if r.manifest && r.image == "" {
 		version := release.FindStringSubmatch(r.version)
 		if version == nil {
@@ -121,6 +125,7 @@ func (r *renewer) run(cmd *cobra.Command, names []string) error {
 	if err != nil {
 		return err
 	}
+
 	config.Timeout = renewTimeout
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
@@ -130,6 +135,7 @@ func (r *renewer) run(cmd *cobra.Command, names []string) error {
 	secrets = slices.DeleteFunc(secrets, func(s corev1.Secret) bool {
 		return len(names) > 0 && !slices.Contains(names, clusterOf(&s))
 	})
+
 	missing := sets.New(names...)
 	results := make([]string, len(secrets))
 	errs := make([]error, len(secrets))
@@ -138,6 +144,7 @@ func (r *renewer) run(cmd *cobra.Command, names []string) error {
 		missing.Delete(clusterOf(&secrets[i]))
 		wg.Go(func() { results[i], errs[i] = r.renew(cmd.Context(), client, &secrets[i]) })
 	}
+
 	wg.Wait()
 	for i := range secrets {
 		what := fmt.Sprintf("%s (Secret %s/%s)", clusterOf(&secrets[i]), secrets[i].Namespace, secrets[i].Name)
@@ -147,6 +154,7 @@ func (r *renewer) run(cmd *cobra.Command, names []string) error {
 		}
 		fmt.Fprintf(cmd.OutOrStdout(), "%s: %s\n", Printable(what), results[i])
 	}
+
 	for _, name := range sets.List(missing) {
 		failed = errors.Join(failed, WithExitCode(ExitNotFound, fmt.Errorf("no Secret is of cluster %q", name)))
 	}
@@ -184,6 +192,7 @@ func (r *renewer) renew(ctx context.Context, local kubernetes.Interface, secret 
 	if config.BearerToken == "" || ends.IsZero() {
 		return "its credentials do not end", nil
 	}
+
 	token, err := parseToken(config.BearerToken)
 	if err != nil {
 		return "", err
@@ -191,6 +200,7 @@ func (r *renewer) renew(ctx context.Context, local kubernetes.Interface, secret 
 	if !r.force && time.Until(ends) > ends.Sub(issued)/2 {
 		return "valid until " + ends.UTC().Format(time.RFC3339), nil
 	}
+
 	conn, err := api.NewConnection(config, nil) // which bounds what it receives, and follows no redirect
 	if err != nil {
 		return "", err
@@ -200,6 +210,7 @@ func (r *renewer) renew(ctx context.Context, local kubernetes.Interface, secret 
 	if err != nil {
 		return "", err
 	}
+
 	ctx, cancel := context.WithTimeout(ctx, renewTimeout)
 	defer cancel()
 	valid := cmp.Or(r.duration, max(ends.Sub(issued), minTokenDuration))
@@ -207,6 +218,7 @@ func (r *renewer) renew(ctx context.Context, local kubernetes.Interface, secret 
 	if err != nil {
 		return "", err
 	}
+
 	renewed, err := replaceToken(kubeconfig, created.Token)
 	if err != nil {
 		return "", err
@@ -232,6 +244,7 @@ func parseToken(text string) (t token, err error) {
 	if err != nil {
 		return t, fmt.Errorf("its token: %w", err)
 	}
+
 	var claims struct {
 		Subject   string          `json:"sub"`
 		Audiences json.RawMessage `json:"aud"`
@@ -239,6 +252,7 @@ func parseToken(text string) (t token, err error) {
 	if err := json.Unmarshal(payload, &claims); err != nil {
 		return t, fmt.Errorf("its token: %w", err)
 	}
+
 	account, is := strings.CutPrefix(claims.Subject, "system:serviceaccount:")
 	t.namespace, t.account, _ = strings.Cut(account, ":")
 	if !is || len(validation.ValidateNamespaceName(t.namespace, false)) > 0 ||

@@ -204,6 +204,7 @@ func (r *ReplicaFlags) openFirst(ctx context.Context) (Replica, error) {
 	if err != nil {
 		return Replica{}, err
 	}
+
 	var errs []error
 	for _, replica := range given {
 		if len(given) > 1 { // try the next one if this one does not listen
@@ -217,13 +218,16 @@ func (r *ReplicaFlags) openFirst(ctx context.Context) (Replica, error) {
 		}
 		return replica, nil
 	}
+
 	if len(given) > 0 {
 		return Replica{}, errors.Join(errs...)
 	}
+
 	pods, err := r.findPods(ctx)
 	if err != nil {
 		return Replica{}, err
 	}
+
 	for _, pod := range pods.ready {
 		replica := r.forwardTo(ctx, pods, pod)
 		if replica.Err == nil {
@@ -239,10 +243,12 @@ func (r *ReplicaFlags) Open(ctx context.Context) ([]Replica, error) {
 	if len(r.addrs) > 0 {
 		return r.givenReplicas()
 	}
+
 	pods, err := r.findPods(ctx)
 	if err != nil {
 		return nil, err
 	}
+
 	all := make([]Replica, len(pods.ready))
 	var wg sync.WaitGroup
 	for i, pod := range pods.ready {
@@ -285,6 +291,7 @@ func (r *ReplicaFlags) listReadyPods(ctx context.Context, client kubernetes.Inte
 	if r.selector != "" {
 		selectors = []string{r.selector}
 	}
+
 	for _, selector := range selectors {
 		list, err := client.CoreV1().Pods(r.Namespace).List(ctx, metav1.ListOptions{LabelSelector: selector})
 		if err != nil {
@@ -296,6 +303,7 @@ func (r *ReplicaFlags) listReadyPods(ctx context.Context, client kubernetes.Inte
 				ready = append(ready, &list.Items[i])
 			}
 		}
+
 		slices.SortFunc(ready, func(a, b *corev1.Pod) int { return strings.Compare(a.Name, b.Name) })
 		switch {
 		case len(ready) > 0:
@@ -305,6 +313,7 @@ func (r *ReplicaFlags) listReadyPods(ctx context.Context, client kubernetes.Inte
 				len(list.Items), selector, r.scope())
 		}
 	}
+
 	return nil, fmt.Errorf("there is no Pod %s in %s: set -n and -l to where Fingerpost runs, or name a --%s",
 		strings.Join(selectors, " or "), r.scope(), r.port.flag)
 }
@@ -346,6 +355,7 @@ func (p serverPort) numberIn(pod *corev1.Pod) (uint16, error) {
 		if !slices.Contains(args, "serve") && !slices.Contains(args, "destination") {
 			continue
 		}
+
 		addr, set := p.addrIn(args)
 		if !set {
 			continue
@@ -353,6 +363,7 @@ func (p serverPort) numberIn(pod *corev1.Pod) (uint16, error) {
 		if addr == "" {
 			return 0, fmt.Errorf("it has no %s: its arguments have -%s=", p.purpose, p.flag)
 		}
+
 		_, digits, _ := net.SplitHostPort(addr) // an address without a port has no digits
 		number, err := strconv.ParseUint(digits, 10, 16)
 		if err != nil || number == 0 {
@@ -390,6 +401,7 @@ func (p readyPods) forwardPort(
 	if err != nil {
 		return "", nil, err
 	}
+
 	var forwardErr error // to be read once ended is closed
 	go func() {
 		defer close(ended)
@@ -398,6 +410,7 @@ func (p readyPods) forwardPort(
 	noResponse := fmt.Errorf("no response within %s", forwardTimeout)
 	ctx, cancel := context.WithTimeoutCause(ctx, forwardTimeout, noResponse)
 	defer cancel()
+
 	select {
 	case <-ready:
 	case <-ended:
@@ -406,10 +419,12 @@ func (p readyPods) forwardPort(
 		close(stop) // ForwardPorts may still dial, which takes no context: it returns once that succeeds or fails
 		return "", nil, context.Cause(ctx)
 	}
+
 	end = func() {
 		close(stop)
 		<-ended
 	}
+
 	forwarded, err := forwarder.GetPorts()
 	if err != nil {
 		end()
@@ -429,6 +444,7 @@ func (p readyPods) newForwarder(
 	if err != nil {
 		return nil, err
 	}
+
 	websocket, err := portforward.NewSPDYOverWebsocketDialer(url, p.config)
 	if err != nil {
 		return nil, err

@@ -92,6 +92,7 @@ func (f *frame) redraw() error {
 		more := line{text: fmt.Sprintf("(%d more lines)", len(lines)-fit+1)}
 		lines = append(slices.Clone(lines[:max(fit-1, 0)]), more)
 	}
+
 	var b strings.Builder
 	b.WriteString(home)
 	for _, l := range lines {

@@ -15,6 +15,7 @@ import (
 
 func streamsCommand(version string) *cobra.Command {
 	d := newDebugCommand(version)
+
 	var slow bool
 	cmd := &cobra.Command{
 		Use:   "streams",
@@ -33,6 +34,7 @@ to remove. An ID is unique in its replica.`,
 			})
 		},
 	}
+
 	d.addDebugFlags(cmd)
 	cmd.Flags().BoolVar(&slow, "slow", false, "only streams that are behind; without effect on -o json")
 	return cmd
@@ -63,6 +65,7 @@ func printStreams(f *frame, all []replicaStream, slow, several bool, now time.Ti
 	t := newTable("REPLICA", "ID", "AGE", "METHOD", "ASKS FOR", "CLIENT", "HOLDS", "LAST SENT", "BEHIND")
 	t.volatile = []string{"AGE", "LAST SENT"}
 	behind := 0
+
 	for _, s := range all {
 		lag := shortLagText(s.StreamStatus, now)
 		if lag != "" {
@@ -71,6 +74,7 @@ func printStreams(f *frame, all []replicaStream, slow, several bool, now time.Ti
 		if slow && lag == "" {
 			continue
 		}
+
 		client := cmp.Or(s.Pod, s.Peer)
 		if s.Namespace != "" {
 			client = s.Namespace + "/" + client
@@ -81,6 +85,7 @@ func printStreams(f *frame, all []replicaStream, slow, several bool, now time.Ti
 			dash(client), s.Addresses, lastSentText(s.Last, now), dash(lag),
 		)
 	}
+
 	if !several {
 		t.dropColumn("REPLICA")
 	}

@@ -80,12 +80,14 @@ func (t *table) render(s Screen) (lines []line) {
 		t.optional = t.optional[1:]
 		widths = t.widths(s.width)
 	}
+
 	last := len(widths) - 1
 	for _, r := range append([]*row{{cells: t.header}}, t.rows...) {
 		wrapped := []string{ShortenEnd(r.cells[last], widths[last])}
 		if !t.oneLine && s.width > 0 {
 			wrapped = Wrap(r.cells[last], widths[last])
 		}
+
 		for i, end := range wrapped {
 			var b strings.Builder
 			for c, width := range widths[:last] {
@@ -96,10 +98,12 @@ func (t *table) render(s Screen) (lines []line) {
 				b.WriteString(s.Paint(r.colours[t.header[c]], cell))
 				b.WriteString(strings.Repeat(" ", width+tableGap-utf8.RuneCountInString(cell)))
 			}
+
 			b.WriteString(s.Paint(r.colours[t.header[last]], end))
 			lines = append(lines, line{strings.TrimRight(b.String(), " "), t.keyOf(r)})
 		}
 	}
+
 	return lines
 }
 
@@ -126,6 +130,7 @@ func (t *table) widths(limit int) []int {
 	if limit == 0 {
 		return widths
 	}
+
 	last := len(widths) - 1
 	left := limit - tableGap*last
 	least := min(widths[last], minLast)
@@ -138,6 +143,7 @@ func (t *table) widths(limit int) []int {
 			widths[widest]--
 		}
 	}
+
 	rest := left - sum(widths[:last])
 	if rest < least && len(t.optional) == 0 {
 		least = min(least, minCell)

@@ -43,6 +43,7 @@ Every replica is asked, and the table is that of the first. With -o json there a
 			})
 		},
 	}
+
 	e.addExplanationFlags(cmd)
 	return cmd
 }
@@ -66,9 +67,11 @@ func printTraffic(f *frame, all []clientTraffic, _ bool, _ time.Time) {
 	for _, note := range x.Notes {
 		f.printf("but: %s", note)
 	}
+
 	f.printf("")
 	t := newTable("CLUSTER", "TIER", "READY", "ALL", "WEIGHT", "DRAIN", "SHARE", "GETS", "GIVEN", "WHY")
 	t.keepColumns = 1
+
 	for _, c := range x.Traffic {
 		var weight any = "-"
 		if c.Weight != nil {

@@ -114,12 +114,14 @@ func prepare(cmd *cobra.Command, name string) {
 	if check != nil {
 		cmd.Args = func(cmd *cobra.Command, args []string) error { return usageError(cmd, check(cmd, args)) }
 	}
+
 	if cmd.ValidArgsFunction == nil {
 		cmd.ValidArgsFunction = cobra.NoFileCompletions
 	}
 	if cmd.HasSubCommands() && !cmd.Runnable() {
 		cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() } // or Args are not checked
 	}
+
 	lines := strings.Split(cmd.Example, "\n")
 	for i, line := range lines {
 		if rest, is := strings.CutPrefix(line, "  fingerpost "); is {

@@ -22,8 +22,10 @@ type serverVersion struct {
 
 func versionCommand(version string) *cobra.Command {
 	r := NewReplicaFlags(version)
+
 	var output string
 	var clientOnly, short bool
+
 	cmd := &cobra.Command{
 		Use:   "version",
 		Short: "Print the versions of this binary and of the replicas",
@@ -40,11 +42,13 @@ the versions of those that respond are printed.`,
 				printError(cmd, failed)
 				return printPage(cmd.OutOrStdout(), v, output)
 			}
+
 			if short {
 				fmt.Fprintln(cmd.OutOrStdout(), version)
 			} else {
 				fmt.Fprintln(cmd.OutOrStdout(), "Client version:", version)
 			}
+
 			for _, text := range v.lines() {
 				fmt.Fprintln(cmd.OutOrStdout(), "Server version:", text)
 			}
@@ -54,6 +58,7 @@ the versions of those that respond are printed.`,
 			return nil
 		},
 	}
+
 	r.AddFlags(cmd)
 	addOutputFlag(cmd, &output)
 	cmd.Flags().BoolVar(&clientOnly, "client", false, "the version of this binary only")

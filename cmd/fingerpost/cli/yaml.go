@@ -36,10 +36,12 @@ func marshalYAML(page any) ([]byte, error) {
 		texts = append(texts, text)
 		return []byte(strconv.Quote(markOf(len(texts) - 1)))
 	})
+
 	written, err := yaml.JSONToYAML(document)
 	if err != nil {
 		return nil, err
 	}
+
 	for i, text := range texts {
 		written = bytes.ReplaceAll(written, []byte(markOf(i)), []byte(strconv.Quote(text)))
 	}

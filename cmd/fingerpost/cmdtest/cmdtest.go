@@ -56,9 +56,11 @@ func DebugServer(t *testing.T, pages map[string]any) string {
 			http.NotFound(w, r)
 			return
 		}
+
 		w.Header().Set("Content-Type", "application/json")
 		_ = json.NewEncoder(w).Encode(page)
 	}))
+
 	t.Cleanup(server.Close)
 	return server.Listener.Addr().String()
 }
@@ -113,6 +115,7 @@ func Certificate(t *testing.T, name string, serial int64) (certificate, key []by
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(serial), Subject: pkix.Name{CommonName: name}, DNSNames: []string{name},
 		NotBefore: time.Now().Add(-time.Hour), NotAfter: NotAfter, IsCA: true, BasicConstraintsValid: true,
@@ -122,6 +125,7 @@ func Certificate(t *testing.T, name string, serial int64) (certificate, key []by
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	encoded, err := x509.MarshalECPrivateKey(private)
 	if err != nil {
 		t.Fatal(err)
@@ -140,10 +144,12 @@ func Request(t *testing.T, url, body string, config *tls.Config) (int, string, e
 	if body != "" {
 		method = http.MethodPost
 	}
+
 	r, err := http.NewRequestWithContext(t.Context(), method, url, strings.NewReader(body))
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	answer, err := (&http.Client{Transport: transport}).Do(r)
 	if err != nil {
 		return 0, "", err

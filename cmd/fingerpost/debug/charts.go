@@ -36,6 +36,7 @@ func newSparkline(probes []cluster.Probe) (s sparkline) {
 	var slowest time.Duration
 	failures := 0
 	step := max((len(probes)+sparkSteps-1)/sparkSteps, 1)
+
 	for i := 0; i < len(probes); i += step {
 		var bar cluster.Probe
 		for _, p := range probes[i:min(i+step, len(probes))] {
@@ -47,6 +48,7 @@ func newSparkline(probes []cluster.Probe) (s sparkline) {
 			}
 			bar.Failed, bar.RTT = bar.Failed || p.Failed, max(bar.RTT, p.RTT)
 		}
+
 		slowest = max(slowest, bar.RTT)
 		switch x := float64(i) + float64(step)/2; {
 		case bar.Failed:
@@ -56,10 +58,12 @@ func newSparkline(probes []cluster.Probe) (s sparkline) {
 			fmt.Fprintf(&answered, "M%.1f 16V%.1f", x, sparkHeight-height)
 		}
 	}
+
 	s.Answered, s.Failed = answered.String(), failed.String()
 	if last.RTT > 0 {
 		s.Last = rttText(last.RTT)
 	}
+
 	switch {
 	case slowest == 0 && failures == 0:
 		s.Label = "no probe in the last 15 minutes"
@@ -127,12 +131,14 @@ func newTrafficBar(of []discovery.ClusterShare, ready []share) *bar {
 	for _, s := range ready {
 		looks[s.Cluster] = s
 	}
+
 	parts := make([]barPart, 0, len(of))
 	for _, s := range of {
 		look := looks[s.Cluster]
 		look.Cluster = s.Cluster
 		parts = append(parts, barPart{share: look, size: s.Share, note: ", " + s.Why})
 	}
+
 	slices.SortStableFunc(parts, func(a, b barPart) int { return cmp.Compare(b.size, a.size) })
 	percent := func(n float64) string { return strconv.FormatFloat(n, 'g', 3, 64) + "%" }
 	b := drawBar(parts, percent, "", "nothing is ready")
@@ -150,6 +156,7 @@ func drawBar(parts []barPart, text func(size float64) string, restNote, empty st
 		b.Label = empty
 		return b
 	}
+
 	if more := parts[min(len(parts), barParts-1):]; len(more) > 1 {
 		others := share{Cluster: fmt.Sprintf("%d others", len(more)), Colour: barColours - 1}
 		rest := barPart{share: others, note: restNote}
@@ -158,14 +165,18 @@ func drawBar(parts []barPart, text func(size float64) string, restNote, empty st
 		}
 		parts = append(parts[:barParts-1], rest)
 	}
+
 	var labels []string
 	percent := func(n float64) string { return strconv.FormatFloat(100*n/total, 'f', 1, 64) }
 	before := 0.0
+
 	for _, p := range parts {
 		p.Size = text(p.size)
-		if labels = append(labels, p.Cluster+": "+p.Size+p.note); p.size == 0 {
+		labels = append(labels, p.Cluster+": "+p.Size+p.note)
+		if p.size == 0 {
 			continue
 		}
+
 		p.X, p.Width, p.Middle = percent(before), percent(p.size), percent(before+p.size/2)
 		for _, text := range []string{p.Cluster + " " + p.Size, p.Size} {
 			width := float64(charWidth * (utf8.RuneCountInString(text) + 1))
@@ -176,6 +187,7 @@ func drawBar(parts []barPart, text func(size float64) string, restNote, empty st
 		b.Parts = append(b.Parts, p)
 		before += p.size
 	}
+
 	b.Label = strings.Join(labels, "; ")
 	return b
 }
@@ -214,6 +226,7 @@ func newStarMap(rows []clusterRow) *starMap {
 	m, most := &starMap{}, 1
 	var middle starNode
 	var linked []starNode
+
 	for _, r := range rows {
 		n := starNode{
 			clusterRow: r, Radius: 19, Short: Shorten(r.Name, 14), Inside: shortCount(r.Ready),
@@ -223,6 +236,7 @@ func newStarMap(rows []clusterRow) *starMap {
 		if n.Away {
 			n.Contact = string(r.State)
 		}
+
 		if r.Local {
 			n.Radius, n.Short, n.Contact, n.NameY, n.InsideY = 31, Shorten(r.Name, 8), "", -2, 13
 			middle = n
@@ -230,6 +244,7 @@ func newStarMap(rows []clusterRow) *starMap {
 		}
 		linked, most = append(linked, n), max(most, r.Ready)
 	}
+
 	var labels []string
 	for i := range linked {
 		n := &linked[i]
@@ -237,6 +252,7 @@ func newStarMap(rows []clusterRow) *starMap {
 		if len(linked) <= 2 { // beside it, which is lower
 			angle = math.Pi * float64(i)
 		}
+
 		n.X, n.Y = mapRadiusX*math.Cos(angle), mapRadiusY*math.Sin(angle)
 		n.Width = 1.5 + 5*math.Sqrt(float64(n.Ready)/float64(most))
 		n.TextX, n.TextY = 0.58*n.X, 0.58*n.Y+4
@@ -248,6 +264,7 @@ func newStarMap(rows []clusterRow) *starMap {
 		}
 		labels = append(labels, n.Title)
 	}
+
 	m.Nodes = slices.Concat(linked, []starNode{middle})
 	top, bottom := 0.0, 0.0
 	for i := range m.Nodes {

@@ -75,6 +75,7 @@ func (p ClustersPage) Problems(now time.Time) (all []Problem) {
 	for _, l := range p.Links {
 		all = append(all, linkProblems(l, reported[l.Cluster])...)
 	}
+
 	for _, c := range p.WithoutLink() {
 		all = append(all, Problem{
 			Cluster: c.Name, Title: "A labelled Secret alone links " + c.Name, Command: "kubectl get links -A",
@@ -82,6 +83,7 @@ func (p ClustersPage) Problems(now time.Time) (all []Problem) {
 			Runbook: runbookWithoutLink,
 		})
 	}
+
 	if n := p.NotSaved; n.Clusters > 0 {
 		all = append(all, Problem{
 			Title: "The state of " + CountText(n.Clusters, "cluster") + " cannot be saved", Command: "fingerpost check",
@@ -118,13 +120,16 @@ func (c Cluster) problems(now time.Time) []Problem {
 			found.add(true, runbookConditions, c.Name+" is not as its Link describes it", m.Message)
 		}
 	}
+
 	if problem := c.BudgetProblem(); problem != "" {
 		found.add(true, runbookBudget, c.Name+" publishes more than its budget", problem)
 	}
+
 	if c.LeftTo != "" {
 		found.add(false, runbookLeftTo, "Slices with endpoints of "+c.Name+" are written by another installation",
 			"its Lease is older than ours, so that these slices follow what it knows: "+c.LeftTo)
 	}
+
 	found.addTraffic()
 	if refused := c.Refused(); len(refused) > 0 {
 		var kinds []string
@@ -134,6 +139,7 @@ func (c Cluster) problems(now time.Time) []Problem {
 		found.add(false, runbookForbidden, c.Name+" cannot be read completely",
 			"grant get, list and watch on "+strings.Join(kinds, ", "))
 	}
+
 	switch problem := c.Writing.Problem; c.Written() {
 	case NothingWritten:
 		found.add(true, runbookWriter, "Nothing is written into "+c.Name, problem)
@@ -187,6 +193,7 @@ func (c *clusterProblems) addCredentials(now time.Time) {
 		c.add(true, runbookCredentials, "New credentials of "+c.Name+" do not work",
 			c.Credentials+"; "+c.Source+" stays in use")
 	}
+
 	end, ended := c.ExpiresSoon(now)
 	if end == "" {
 		return
@@ -204,6 +211,7 @@ func (c *clusterProblems) addTraffic() {
 		c.add(false, runbookDrain, c.Name+" is drained and still needed", fmt.Sprintf(
 			"no other cluster has ready endpoints of %d Services: %s", d.Needed, strings.Join(d.NeededBy, ", ")))
 	}
+
 	if pending := c.Traffic.Unconfirmed; pending.Endpoints > 0 {
 		p := c.add(true, runbookUnconfirmed, fmt.Sprintf("%s has not confirmed a withdrawal", c.Name), fmt.Sprintf(
 			"it has withdrawn most of what it had at once, and has not listed its Services and EndpointSlices since: "+
@@ -212,6 +220,7 @@ func (c *clusterProblems) addTraffic() {
 		))
 		p.Since = pending.Since
 	}
+
 	if w := c.Traffic.Withdrawn; w != nil {
 		p := c.add(true, runbookWithdrawal, fmt.Sprintf("%d endpoints of %s are held", w.Endpoints, c.Name),
 			fmt.Sprintf("the cluster has withdrawn most of what it had at once; for Services that have nothing else, "+
@@ -291,6 +300,7 @@ func (p ClustersPage) WithoutLink() (all []Cluster) {
 			all = append(all, c)
 		}
 	}
+
 	if !others {
 		return nil
 	}
@@ -345,11 +355,13 @@ func linkProblems(l links.LinkStatus, reported bool) (all []Problem) {
 				l.Held, links.DeletionGrace),
 		})
 	}
+
 	for _, c := range l.Conditions {
 		if c.Status != metav1.ConditionFalse || slices.Contains(reportedByCluster, c.Type) ||
 			c.Type == links.CredentialsValid && reported {
 			continue
 		}
+
 		all = append(all, Problem{
 			Severe: c.Type == links.Accepted || c.Type == links.CredentialsValid, Cluster: of,
 			Title: fmt.Sprintf("Link %s: %s is False", l, c.Type), Text: c.Message,
@@ -358,6 +370,7 @@ func linkProblems(l links.LinkStatus, reported bool) (all []Problem) {
 			Runbook: runbookConditions,
 		})
 	}
+
 	if l.Mirror != nil && l.Mirror.HasGatewayProblem() {
 		all = append(all, Problem{
 			Cluster: of, Title: "The gateway of " + of + " is not usable as its Link names it",
@@ -366,6 +379,7 @@ func linkProblems(l links.LinkStatus, reported bool) (all []Problem) {
 			Runbook: runbookMirroring,
 		})
 	}
+
 	if missing := l.Mirror.Missing(); missing != "" {
 		all = append(all, Problem{
 			Cluster: of, Title: "Not every exported Service of " + of + " is mirrored", Text: missing,

@@ -37,6 +37,7 @@ func (s *Sources) newClustersPage() ClustersPage {
 			}
 		}
 	}
+
 	return page
 }
 
@@ -65,13 +66,16 @@ func (c Cluster) Objects(resource string) int {
 func (s *Sources) newClusters() []Cluster {
 	statuses, _ := s.Registry.Statuses()
 	all := []Cluster{}
+
 	for _, name := range slices.Sorted(maps.Keys(statuses)) {
 		c := Cluster{Status: statuses[name]}
 		c.Contact, c.Credentials = cluster.ErrorText(c.Status.Contact), cluster.ErrorText(c.Status.Credentials)
 		kinds, contact := s.Registry.Inspect(name)
-		if c.Kinds = kinds; !contact.IsZero() {
+		c.Kinds = kinds
+		if !contact.IsZero() {
 			c.LastContact = contact
 		}
+
 		for _, v := range s.Store.Views(federation.Cluster(name)).All() {
 			c.Services++
 			for _, slice := range v.Slices {
@@ -80,6 +84,7 @@ func (s *Sources) newClusters() []Cluster {
 		}
 		all = append(all, c)
 	}
+
 	return all
 }
 
@@ -139,10 +144,12 @@ func newServicePage(s *federation.Snapshot, stateOf func(federation.Cluster) fed
 		Exists:    s.Exists(),
 		Members:   []memberPage{},
 	}
+
 	if v := s.View; v != nil {
 		page.Malformed, page.Ports = v.Malformed, v.Ports
 		page.Federated = v.Composition != nil && v.Composition.Union
 	}
+
 	for _, m := range s.Members {
 		from := m.Origin
 		p := memberPage{
@@ -190,5 +197,6 @@ func newSlicePages(v *federation.View) []slicePage {
 		}
 		all = append(all, page)
 	}
+
 	return all
 }

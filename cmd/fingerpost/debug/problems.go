@@ -112,6 +112,7 @@ func newProblemsPage(in problemsInput) ProblemsPage {
 		found.addAll()
 		page = append(page, found.all...)
 	}
+
 	page.Sort()
 	return page
 }
@@ -141,6 +142,7 @@ func (s *problemsOfService) addAll() {
 	if s.View.Misread != "" {
 		s.addf(MisreadObject, "%s", s.View.Misread)
 	}
+
 	switch {
 	case s.View.Malformed != "":
 		s.addf(Malformed, "%s", s.View.Malformed)
@@ -173,15 +175,18 @@ func (s *problemsOfService) addComposition() {
 		sum.ready, sum.total = sum.ready+n.ready, sum.total+n.total
 		counts = append(counts, fmt.Sprintf("%s %d of %d", m.Origin.Cluster, n.ready, n.total))
 	}
+
 	if len(s.Unknown()) > 0 {
 		return // clusters may not be listed yet, and others may have endpoints
 	}
+
 	for _, name := range s.View.Policy.Names() {
 		if !s.store.Linked(federation.Cluster(name)) {
 			s.addf(UnknownCluster, "its policy names the cluster %s, which is not linked: that name counts for nothing",
 				name)
 		}
 	}
+
 	if s.View.Policy.HasRegion() {
 		if problem := regionProblem(s.Snapshot, s.store.Policy(s.Cluster).Region); problem != "" {
 			s.addf(UnknownRegion, "%s", problem)
@@ -201,6 +206,7 @@ func (s *problemsOfService) addGatewayMirror() {
 	if of != nil {
 		there = s.counts.of(of)
 	}
+
 	switch {
 	case here.ready > 0, here.total+there.total+s.streams == 0: // with nothing it may have been scaled to nothing
 		return
@@ -213,6 +219,7 @@ func (s *problemsOfService) addGatewayMirror() {
 		lacks = fmt.Sprintf("none of its %s is ready", CountText(here.total, "endpoint"))
 		see = "see whether the gateway answers probes (gateway_alive)"
 	}
+
 	if of != nil {
 		lacks += fmt.Sprintf(", while %d of %d are ready in the cluster", there.ready, there.total)
 		if there.ready == 0 {
@@ -258,6 +265,7 @@ func (s *problemsOfService) addMember(m *federation.Member) bool {
 		}
 		return true
 	}
+
 	return false
 }
 
@@ -273,7 +281,9 @@ func regionProblem(s *federation.Snapshot, region string) string {
 			others = append(others, fmt.Sprintf("%s: %s", m.Origin.Cluster, cmp.Or(of, "not known")))
 		}
 	}
-	switch slices.Sort(others); {
+
+	slices.Sort(others)
+	switch {
 	case len(others) == 0:
 		return ""
 	case region == "":

@@ -77,6 +77,7 @@ func (o *overview) addServices() (problems []Problem) {
 	}
 	local := o.views[federation.Cluster(o.local)]
 	o.page.Known = local.Len()
+
 	for svc, view := range local.All() {
 		of := found[svc.Namespace+"/"+svc.Name]
 		row := o.newServiceRow(svc, view, of)
@@ -85,6 +86,7 @@ func (o *overview) addServices() (problems []Problem) {
 			problems = append(problems, row.problem(of[0]))
 		}
 	}
+
 	slices.SortFunc(o.services, func(a, b serviceRow) int {
 		return cmp.Or(
 			cmp.Compare(b.Mood, a.Mood),
@@ -153,11 +155,14 @@ func (o *overview) newServiceRow(
 	if len(view.Ports) > 0 {
 		row.query.Port = view.Ports[0].Number
 	}
+
 	add := func(m mood, text string) {
 		row.Mood = max(row.Mood, m)
 		row.Notes = append(row.Notes, note{m, text})
 	}
+
 	members := []federation.Ref{{Cluster: federation.Cluster(o.local), Service: svc}}
+
 	composed := view.Composition != nil
 	switch {
 	case view.ExternalName:
@@ -174,16 +179,20 @@ func (o *overview) newServiceRow(
 	case view.ThroughGateway != "":
 		row.Kind = "mirror of " + string(view.ThroughGateway)
 	}
+
 	for i, p := range problems {
 		m := moodOf(p.severe())
-		if row.Mood = max(row.Mood, m); i < shownNotes {
+		row.Mood = max(row.Mood, m)
+		if i < shownNotes {
 			add(m, p.Message)
 		}
 	}
 	if more := len(problems) - shownNotes; more > 0 {
 		add(calm, fmt.Sprintf("and %d more", more))
 	}
-	if waiting := o.addShares(&row, members); len(problems) == 0 && row.Ready == 0 {
+
+	waiting := o.addShares(&row, members)
+	if len(problems) == 0 && row.Ready == 0 {
 		switch {
 		case waiting:
 			add(calm, "waits for a cluster that was never synced")
@@ -191,6 +200,7 @@ func (o *overview) newServiceRow(
 			add(calm, "no endpoint")
 		}
 	}
+
 	if view.LocalOnly {
 		add(calm, "for clients on the same node")
 	}
@@ -207,6 +217,7 @@ func (o *overview) addShares(row *serviceRow, members []federation.Ref) (waiting
 		waiting = waiting || known && state == federation.Connecting
 		u := o.used[name]
 		u.ready += n.ready
+
 		same := func(s share) bool { return s.Cluster == name }
 		if i := slices.IndexFunc(row.Shares, same); i >= 0 {
 			row.Shares[i].Ready += n.ready
@@ -217,6 +228,7 @@ func (o *overview) addShares(row *serviceRow, members []federation.Ref) (waiting
 		}
 		o.used[name] = u
 	}
+
 	slices.SortFunc(row.Shares, func(a, b share) int { // those out of contact first, so that they are drawn
 		return cmp.Or(TrueFirst(a.Stale, b.Stale), strings.Compare(a.Cluster, b.Cluster))
 	})

@@ -213,6 +213,7 @@ func (h *statusPageHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	} else {
 		page = h.cachedPage.Get(func() server.RenderedPage { return h.rendered("") })
 	}
+
 	if page.Err == nil {
 		header := w.Header()
 		header.Set("Cache-Control", "no-store")
@@ -252,15 +253,19 @@ func (o *overview) newPage(filter string) statusPage {
 		if !matches(s.Authority) && !matches(s.Namespace+"/"+s.Pod) {
 			continue
 		}
-		if page.Matching++; page.Matching <= shownStreams {
+		page.Matching++
+		if page.Matching <= shownStreams {
 			page.Streams = append(page.Streams, s)
 		}
 	}
+
 	for _, row := range o.services {
 		if !matches(row.Service) {
 			continue
 		}
-		if page.Found++; page.Found > foldedServices {
+
+		page.Found++
+		if page.Found > foldedServices {
 			continue
 		}
 		row.Traffic = o.traffic.barOf(row)
@@ -270,6 +275,7 @@ func (o *overview) newPage(filter string) statusPage {
 			page.Folded = append(page.Folded, row)
 		}
 	}
+
 	page.Hidden = max(page.Found-foldedServices, 0)
 	return page
 }
@@ -280,6 +286,7 @@ func (h *statusPageHandler) newOverview() overview {
 	for _, c := range clusters.Clusters {
 		probes[c.Name] = h.Registry.Probes(c.Name)
 	}
+
 	streams := h.Discovery.Streams()
 	streamsOf := countStreams(streams)
 	o := newOverview(overviewInput{
@@ -292,6 +299,7 @@ func (h *statusPageHandler) newOverview() overview {
 		views: maps.Collect(h.Store.All()), counts: h.counts,
 		sharesOf: h.Discovery.Shares,
 	})
+
 	h.counts = o.counts
 	return o
 }
@@ -321,12 +329,14 @@ func newOverview(in overviewInput) overview {
 		traffic:       &shownTraffic{sharesOf: in.sharesOf, bars: map[federation.Service]*bar{}},
 	}
 	problems := append(in.clusters.Problems(in.now), o.addStreams()...)
+
 	for i, c := range in.clusters.Clusters {
 		o.states[c.Name] = c.State
 		if !c.Local {
 			o.colours[c.Name] = 1 + i%(barColours-1)
 		}
 	}
+
 	o.countViews()
 	problems = append(problems, o.addServices()...)
 	pods := o.replicaPods()
@@ -334,10 +344,12 @@ func newOverview(in overviewInput) overview {
 	for i, p := range problems {
 		problems[i].Text += o.consequence(p.Cluster)
 	}
+
 	slices.SortStableFunc(problems, compareProblems)
 	o.addClusters(problems)
 	for _, ready := range pods {
-		if o.page.Replicas++; ready {
+		o.page.Replicas++
+		if ready {
 			o.page.ReadyReplicas++
 		}
 	}
@@ -349,21 +361,25 @@ func newOverview(in overviewInput) overview {
 func (o *overview) addStreams() []Problem {
 	var since time.Time
 	slow := 0
+
 	for _, s := range o.streams {
 		if s.Behind != nil || s.Sending != nil {
 			o.page.Behind++
 		}
 		if s.Sending != nil && o.now.Sub(*s.Sending) > slowClient {
-			if slow++; since.IsZero() || s.Sending.Before(since) {
+			slow++
+			if since.IsZero() || s.Sending.Before(since) {
 				since = *s.Sending
 			}
 		}
 	}
+
 	o.page.Open = len(o.streams)
 	slices.SortStableFunc(o.streams, CompareStreams)
 	if slow == 0 {
 		return nil
 	}
+
 	return []Problem{{
 		Title: CountText(slow, "client") + " with an unread message", Since: since,
 		Text:    "what they hold is out of date; the other streams are not affected",
@@ -393,6 +409,7 @@ func (c endpointCounts) of(view *federation.View) endpointCount {
 	if counted {
 		return n
 	}
+
 	for _, s := range view.Slices {
 		n.total += len(s.Endpoints)
 		for _, e := range s.Endpoints {
@@ -425,6 +442,7 @@ func foreignHolders(clusters []Cluster, pods map[string]bool) (all []Problem) {
 	if len(pods) == 0 {
 		return nil
 	}
+
 	for _, c := range clusters {
 		for _, lease := range slices.Sorted(maps.Keys(c.Writing.Holders)) {
 			holder, _, _ := strings.Cut(c.Writing.Holders[lease], "_")
@@ -449,6 +467,7 @@ func (o *overview) replicaPods() (all map[string]bool) {
 		if svc.Namespace != o.namespace {
 			continue
 		}
+
 		pods, own := map[string]bool{}, false // whether they are ready
 		for _, s := range v.Slices {
 			for _, e := range s.Endpoints {
@@ -458,6 +477,7 @@ func (o *overview) replicaPods() (all map[string]bool) {
 				}
 			}
 		}
+
 		if own && len(pods) > len(all) {
 			all = pods
 		}
@@ -473,6 +493,7 @@ func (o *overview) addVerdict(problems []Problem) {
 			away++
 		}
 	}
+
 	switch n := len(o.states); {
 	case n == 0:
 		p.Verdict = "No cluster is known yet"
@@ -487,12 +508,15 @@ func (o *overview) addVerdict(problems []Problem) {
 	default:
 		p.Verdict = fmt.Sprintf("%d of %d clusters are not Live", away, n)
 	}
+
 	severe := 0
 	for _, problem := range problems {
-		if p.Mood = max(p.Mood, moodOf(problem.Severe)); problem.Severe {
+		p.Mood = max(p.Mood, moodOf(problem.Severe))
+		if problem.Severe {
 			severe++
 		}
 	}
+
 	switch {
 	case len(problems) == 0:
 		p.Advice = "Nothing needs attention."
@@ -501,6 +525,7 @@ func (o *overview) addVerdict(problems []Problem) {
 	default:
 		p.Advice = CountText(len(problems), "problem") + ", " + fmt.Sprint(severe) + " urgent."
 	}
+
 	p.Problems = problems[:min(len(problems), shownProblems)]
 	more := problems[len(p.Problems):]
 	p.MoreProblems = more[:min(len(more), foldedProblems)]
@@ -522,6 +547,7 @@ func (o *overview) addClusters(problems []Problem) {
 	for _, p := range problems {
 		moods[p.Cluster] = max(moods[p.Cluster], moodOf(p.Severe))
 	}
+
 	var rows []clusterRow
 	for _, c := range o.clusters.Clusters {
 		views := o.views[federation.Cluster(c.Name)]
@@ -534,6 +560,7 @@ func (o *overview) addClusters(problems []Problem) {
 		}
 		rows = append(rows, row)
 	}
+
 	if len(rows) > 0 && len(rows) <= shownClusters {
 		o.page.Map = newStarMap(rows)
 	}
@@ -541,6 +568,7 @@ func (o *overview) addClusters(problems []Problem) {
 	slices.SortStableFunc(rows, func(a, b clusterRow) int {
 		return cmp.Or(cmp.Compare(state(b), state(a)), cmp.Compare(b.Mood, a.Mood))
 	})
+
 	o.page.Clusters, o.page.Linked = rows, len(rows)-1
 	if len(rows) > shownClusters {
 		o.page.Tiles = rows

@@ -55,6 +55,7 @@ func CompareStreams(a, b discovery.StreamStatus) int {
 		}
 		return s.Sending.UnixNano()
 	}
+
 	pending := func(s discovery.StreamStatus) int {
 		if s.Behind == nil {
 			return 0

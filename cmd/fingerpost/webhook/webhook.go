@@ -63,6 +63,7 @@ func (w *Webhook) Collectors() []prometheus.Collector { return []prometheus.Coll
 func (w *Webhook) ServeHTTP(to http.ResponseWriter, r *http.Request) {
 	counted := &countedBody{Reader: http.MaxBytesReader(to, r.Body, maxBody), all: &w.bodies}
 	defer func() { w.bodies.Add(-counted.bytes) }()
+
 	body, err := io.ReadAll(counted)
 	switch {
 	case errors.Is(err, errBusy):
@@ -74,6 +75,7 @@ func (w *Webhook) ServeHTTP(to http.ResponseWriter, r *http.Request) {
 	case len(body) == 0:
 		return
 	}
+
 	answer, err := w.answer(body)
 	if err != nil {
 		w.rejectRequest(to, r, err, http.StatusBadRequest)
@@ -136,6 +138,7 @@ func parseReview(body []byte) (*admissionReview, error) {
 	if r.Request == nil || r.Request.UID == "" {
 		return nil, errors.New("not the request of an AdmissionReview: it has no UID")
 	}
+
 	q := r.Request
 	if len(r.Kind)+len(r.APIVersion)+len(q.UID)+len(q.Namespace)+len(q.Name)+len(q.Operation)+
 		len(q.UserInfo.Username) > maxNames {
@@ -155,6 +158,7 @@ func (w *Webhook) decide(r *request) *admissionv1.AdmissionResponse {
 			Message: "ServiceProfile " + err.Error(),
 		}}
 	}
+
 	w.verdicts.WithLabelValues("allowed").Inc()
 	log.V(1).Info("Allowed a ServiceProfile")
 	return &admissionv1.AdmissionResponse{UID: r.UID, Allowed: true}

@@ -57,6 +57,7 @@ func parsePrefer(text string) (tiers [][]string) {
 		}
 		tiers = append(tiers, names)
 	}
+
 	return tiers
 }
 
@@ -72,6 +73,7 @@ func parseWeights(text string) map[string]int {
 		weights[name] = n
 		sum += n
 	}
+
 	if sum == 0 {
 		return nil
 	}
@@ -85,15 +87,18 @@ func (p Policy) Shares(home, region string, parts []Part) []*big.Rat {
 	for i := range shares {
 		shares[i] = new(big.Rat)
 	}
+
 	left := big.NewRat(1, 1)
 	for _, tier := range p.tiers(home, region, parts) {
 		if tier.reserve && sum(shares).Sign() > 0 {
 			continue
 		}
+
 		load := p.health(tier.parts, parts)
 		if load.Cmp(left) > 0 {
 			load.Set(left)
 		}
+
 		left.Sub(left, load)
 		weights := p.weights(tier.parts, parts)
 		if all := sum(weights); all.Sign() > 0 {
@@ -102,6 +107,7 @@ func (p Policy) Shares(home, region string, parts []Part) []*big.Rat {
 			}
 		}
 	}
+
 	if all := sum(shares); all.Sign() > 0 {
 		for _, share := range shares {
 			share.Quo(share, all)
@@ -128,6 +134,7 @@ func (p Policy) tiers(home, region string, parts []Part) []tier {
 	for _, reserve := range []int{n, n + 2, n + 3, n + 4, n + 5, n + 6} {
 		tiers[reserve].reserve = true
 	}
+
 	for i, part := range parts {
 		at := -1
 		// What names a part the most exactly decides.
@@ -144,6 +151,7 @@ func (p Policy) tiers(home, region string, parts []Part) []tier {
 				at = slices.IndexFunc(prefer, func(names []string) bool { return slices.Contains(names, match.name) })
 			}
 		}
+
 		class := 0
 		switch {
 		case part.Stale && part.WhenStale == "drop":
@@ -153,6 +161,7 @@ func (p Policy) tiers(home, region string, parts []Part) []tier {
 		case part.Drain == 0:
 			class = 1
 		}
+
 		switch {
 		case at < 0:
 			at = n + 3 + class
@@ -183,6 +192,7 @@ func (p Policy) health(tier []int, parts []Part) *big.Rat {
 	if all = max(all, named); all == 0 {
 		return ready
 	}
+
 	health := ready.Mul(ready, big.NewRat(14, 10*int64(all)))
 	if health.Cmp(big.NewRat(1, 1)) > 0 {
 		health.SetInt64(1)
@@ -205,6 +215,7 @@ func (p Policy) weights(tier []int, parts []Part) []*big.Rat {
 	if named := of(func(part Part) int { return p.Weights[part.Cluster] }); sum(named).Sign() > 0 {
 		return named
 	}
+
 	return of(func(part Part) int { return part.Ready })
 }
 
@@ -237,6 +248,7 @@ func Given(shares []*big.Rat, parts []Part) (sixteenths [16][]int) {
 		}
 		return math.Abs(sum)
 	}
+
 	for range 4 {
 		for _, i := range byName {
 			whole := int(new(big.Int).Quo(x[i].Num(), x[i].Denom()).Int64())
@@ -264,7 +276,8 @@ func Given(shares []*big.Rat, parts []Part) (sixteenths [16][]int) {
 func Rounded(shares []*big.Rat, parts []Part) []int {
 	all := make([]int, len(parts))
 	for i, x := range proportional(shares, parts) {
-		if all[i] = rounded(x); shares[i].Sign() > 0 {
+		all[i] = rounded(x)
+		if shares[i].Sign() > 0 {
 			all[i] = max(1, all[i])
 		}
 	}
@@ -282,9 +295,11 @@ func proportional(shares []*big.Rat, parts []Part) []*big.Rat {
 			scale = s
 		}
 	}
+
 	all := make([]*big.Rat, len(parts))
 	for i, share := range shares {
-		if all[i] = new(big.Rat); share.Sign() > 0 {
+		all[i] = new(big.Rat)
+		if share.Sign() > 0 {
 			all[i].Mul(share, scale)
 		}
 	}
@@ -325,6 +340,7 @@ func SixteenthOf(node string, nodes []string) int {
 			before++
 		}
 	}
+
 	if !known {
 		return BucketOf(node)
 	}
