@@ -13,6 +13,7 @@ import (
 	"github.com/fingerpost/fingerpost/discovery/streamtest"
 	"github.com/fingerpost/fingerpost/federation"
 	"github.com/fingerpost/fingerpost/federation/policy"
+	"github.com/fingerpost/fingerpost/serving"
 )
 
 // crowdOn opens streams for the Service web and returns a step that changes all its endpoints and waits
@@ -22,8 +23,8 @@ func crowdOn(tb testing.TB, streams, endpoints int) (server *toy, step func(), s
 	store, writer := streamtest.Local(map[federation.Service]*federation.View{
 		streamtest.Web: streamtest.ViewOf(streamtest.PodsOf(endpoints, "a")),
 	})
-	config := DefaultConfig()
-	config.Admission = AdmissionConfig{Rate: 1e6, Burst: 1e6, Answers: streams, Patience: 1e9}
+	config := serving.DefaultConfig()
+	config.Admission = serving.AdmissionConfig{Rate: 1e6, Burst: 1e6, Answers: streams, Patience: 1e9}
 	server = newToy(store, config)
 	ctx, cancel := context.WithCancel(tb.Context())
 	sink = streamtest.NewCounter(ctx)
@@ -116,8 +117,8 @@ func BenchmarkPolicy(b *testing.B) {
 				west.Set(part(i), streamtest.ViewOf(streamtest.SliceOf("a", 2, 10)))
 			}
 			west.MarkSynced()
-			config := DefaultConfig()
-			config.Admission = AdmissionConfig{Rate: 1e6, Burst: 1e6, Answers: streams, Patience: 1e9}
+			config := serving.DefaultConfig()
+			config.Admission = serving.AdmissionConfig{Rate: 1e6, Burst: 1e6, Answers: streams, Patience: 1e9}
 			server := newToy(store, config)
 			ctx, cancel := context.WithCancel(b.Context())
 			sink := streamtest.NewCounter(ctx)

@@ -13,6 +13,7 @@ import (
 	"github.com/fingerpost/fingerpost/discovery"
 	"github.com/fingerpost/fingerpost/discovery/streamtest"
 	"github.com/fingerpost/fingerpost/federation"
+	"github.com/fingerpost/fingerpost/serving"
 )
 
 // lines is a protocol: a stream of lines of JSON, one for each message. All that the engine needs of it
@@ -33,11 +34,11 @@ type address struct {
 }
 
 // serve serves a stream until ctx ends. A server of a real protocol does it in the handler of a gRPC
-// method, and has the options of [discovery.Engine.Options], which bound what clients can make it hold.
+// method, and has the options of [serving.Server.Options], which bound what clients can make it hold.
 func (l lines) serve(ctx context.Context, service, node string, port uint16, write func(line []byte)) error {
 	namespace, name, _ := strings.Cut(service, "/")
 	query := discovery.Query{Service: federation.Service{Namespace: namespace, Name: name}, Port: port}
-	stream := l.engine.Open(sink{ctx, write}, "lines", service, discovery.Client{Node: node})
+	stream := l.engine.Serving().Open(sink{ctx, write}, "lines", service, serving.Client{Node: node})
 	defer stream.Close()
 	return l.engine.Serve(stream, query, discovery.Protocol{Encoder: encoder{port}, Reject: reject})
 }
@@ -53,8 +54,8 @@ func reject(a *federation.Answer, first bool) error {
 // encoder is comparable: streams of one port share what it returns, as bytes.
 type encoder struct{ port uint16 }
 
-// Update returns at most one line. One that is larger than [discovery.MaxFrame] would have to be several.
-func (e encoder) Update(from, to *federation.Answer) (frames []*discovery.Frame, leftOut int) {
+// Update returns at most one line. One that is larger than [serving.MaxFrame] would have to be several.
+func (e encoder) Update(from, to *federation.Answer) (frames []*serving.Frame, leftOut int) {
 	var held *federation.Set // by the client
 	if from != nil {
 		held = from.Set
@@ -75,10 +76,10 @@ func (e encoder) Update(from, to *federation.Answer) (frames []*discovery.Frame,
 	if err != nil {
 		return nil, len(add)
 	}
-	return []*discovery.Frame{discovery.NewFrame(kind, line, len(add), len(remove))}, 0
+	return []*serving.Frame{serving.NewFrame(kind, line, len(add), len(remove))}, 0
 }
 
-// sink writes frames. That of gRPC takes them as they are, by [discovery.Codec].
+// sink writes frames. That of gRPC takes them as they are, by [serving.Codec].
 type sink struct {
 	ctx   context.Context
 	write func(line []byte)
@@ -86,17 +87,16 @@ type sink struct {
 
 func (s sink) Context() context.Context { return s.ctx }
 func (s sink) SendMsg(message any) error {
-	s.write(message.(*discovery.Frame).Bytes())
+	s.write(message.(*serving.Frame).Bytes())
 	return nil
 }
 
 // A protocol on the engine: this one is lines of JSON.
 func Example() {
-	view := func(endpoints int) *federation.View {
-		return streamtest.ViewOf(streamtest.SliceOf("pods", 0, endpoints))
-	}
+	view := func(n int) *federation.View { return streamtest.ViewOf(streamtest.SliceOf("pods", 0, n)) }
 	store, writer := streamtest.Local(map[federation.Service]*federation.View{streamtest.Web: view(2)})
-	protocol := lines{discovery.NewEngine(logr.Discard(), store, discovery.DefaultConfig())}
+	server := serving.NewServer(logr.Discard(), serving.DefaultConfig())
+	protocol := lines{discovery.NewEngine(server, store, discovery.DefaultConfig())}
 
 	ctx, cancel := context.WithCancel(context.Background())
 	written := make(chan string)

@@ -8,11 +8,12 @@ import (
 	"time"
 
 	"github.com/fingerpost/fingerpost/federation"
+	"github.com/fingerpost/fingerpost/serving"
 )
 
 // A Place is who a client is, and where, as far as an answer depends on it.
 type Place struct {
-	Client
+	serving.Client
 	Zone string `json:"zone,omitempty"`
 }
 
@@ -68,10 +69,11 @@ type Claim struct {
 // Explain returns what a client gets for a Query, and why. The client's node, if it is not given, is
 // the one of its streams, and its zone that of the node. reject returns why a stream that opens now
 // would end at once with an Answer; empty if it would not.
-func (e *Engine) Explain(q Query, client Client, reject func(*federation.Answer) string) *Explanation {
+func (e *Engine) Explain(q Query, client serving.Client, reject func(*federation.Answer) string) *Explanation {
 	x := &Explanation{Client: Place{Client: client}, Claims: []Claim{}, Streams: []StreamStatus{}}
 	holders := e.addStreams(x, q)
-	place := x.Client.place(e.store.Nodes().Get(x.Client.Node))
+	node, known := e.store.Nodes().Get(x.Client.Node)
+	place := placeOf(x.Client.Client, node, known)
 	x.Client.Zone = place.Zone
 	snapshot := e.snapshotOf(q.Service)
 	x.Version = snapshot.Version
@@ -115,17 +117,18 @@ func (e *Engine) addStreams(x *Explanation, q Query) (holders map[netip.AddrPort
 	}
 
 	all := e.feeds.byStream()
-	for _, st := range e.streams.oldestFirst() {
-		if st.client.Pod != x.Client.Pod || st.client.Namespace != x.Client.Namespace {
+	for _, s := range e.server.Streams() {
+		client := s.About().Client
+		if client.Pod != x.Client.Pod || client.Namespace != x.Client.Namespace {
 			continue
 		}
-		x.Client.Node = cmp.Or(x.Client.Node, st.client.Node)
+		x.Client.Node = cmp.Or(x.Client.Node, client.Node)
 
-		of := slices.DeleteFunc(all[st], func(f *Feed) bool { return f.query != q })
+		of := slices.DeleteFunc(all[s], func(f *Feed) bool { return f.query != q })
 		if len(of) == 0 {
 			continue
 		}
-		status := st.statusWithHolds(of)
+		status := statusWithHolds(s, of)
 		for _, addr := range status.Holds {
 			holders[addr] = append(holders[addr], status.ID)
 		}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/fingerpost/fingerpost/discovery/streamtest"
 	"github.com/fingerpost/fingerpost/federation"
+	"github.com/fingerpost/fingerpost/serving"
 )
 
 // Of several clusters that were never synced, the one is named that a first answer waits for the longest.
@@ -25,7 +26,7 @@ func TestExplainNamesTheSlowestCluster(t *testing.T) {
 		store.AddCluster("east", federation.Expectation{Since: time.Now()}) // it does not answer
 		store.AddCluster("west", federation.Expectation{Since: time.Now()})
 		store.SetListing("west", true)
-		x := unhurried(store).Explain(Query{Service: federated, Port: 80}, Client{}, nil)
+		x := unhurried(store).Explain(Query{Service: federated, Port: 80}, serving.Client{}, nil)
 		if want := "a first answer waits 10s more for west, which is not synced yet"; x.Waits != want {
 			t.Errorf("%q, want %q", x.Waits, want)
 		}

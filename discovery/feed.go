@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/fingerpost/fingerpost/federation"
+	"github.com/fingerpost/fingerpost/serving"
 )
 
 // A Protocol is how the Answers of a Query are sent.
@@ -25,7 +26,7 @@ type Protocol struct {
 type Feed struct {
 	subscription
 	id       uint64
-	stream   *Stream
+	stream   *serving.Stream
 	protocol Protocol
 
 	selection atomic.Pointer[selection]         // of the subscription; nil until the Service is known
@@ -35,20 +36,20 @@ type Feed struct {
 
 // A Step is what a client is sent next of a Feed. Of one without news there is nothing to send.
 type Step struct {
-	Frames []*Frame
+	Frames []*serving.Frame
 	answer *federation.Answer // that the client has afterwards; nil without news
 }
 
 // Serve is the whole life of a stream with one Feed. It returns nil when the stream should end with OK.
-func (e *Engine) Serve(s *Stream, q Query, p Protocol) error {
+func (e *Engine) Serve(s *serving.Stream, q Query, p Protocol) error {
 	f := e.Feed(s, q, p)
 	defer f.Close()
 	return s.Run(f.send)
 }
 
 // Feed adds a Feed to a stream, whose Bell rings when there may be a Step. The caller closes it.
-func (e *Engine) Feed(s *Stream, q Query, p Protocol) *Feed {
-	f := &Feed{subscription: e.subscribe(q, s.state.client, s.Bell()), stream: s, protocol: p}
+func (e *Engine) Feed(s *serving.Stream, q Query, p Protocol) *Feed {
+	f := &Feed{subscription: e.subscribe(q, s.About().Client, s.Bell()), stream: s, protocol: p}
 	e.feeds.add(f)
 	return f
 }
@@ -87,7 +88,7 @@ func (f *Feed) launch(now time.Time) (Step, error) {
 
 // Next returns the Step to the newest Answer, or the error that ends the stream. A first answer is made in the turn,
 // which may be for those of other Feeds of the stream as well. When its Frames are sent, Sent is called.
-func (f *Feed) Next(now time.Time, turn *Turn) (Step, error) {
+func (f *Feed) Next(now time.Time, turn *serving.Turn) (Step, error) {
 	last := f.answer.Load()
 	answer, err := f.loadInTurn(now, turn)
 	if err != nil || answer == nil {
@@ -102,7 +103,7 @@ func (f *Feed) Next(now time.Time, turn *Turn) (Step, error) {
 
 	frames := f.update(f.protocol.Encoder, last, answer)
 	if last == nil {
-		f.engine.metrics.firstAnswer.Observe(time.Since(f.stream.state.opened).Seconds())
+		f.engine.metrics.firstAnswer.Observe(time.Since(f.stream.About().Opened).Seconds())
 	}
 	return Step{frames, answer}, nil
 }
@@ -121,10 +122,11 @@ func (f *Feed) Sent(step Step) {
 	}
 	f.answer.Store(answer)
 	f.version.Store(answer.Version)
+	f.engine.metrics.countSent(step.Frames)
 }
 
 // loadInTurn is load for a stream: a first answer waits for room, and for its turn. It is nil while there is none.
-func (f *Feed) loadInTurn(now time.Time, turn *Turn) (*federation.Answer, error) {
+func (f *Feed) loadInTurn(now time.Time, turn *serving.Turn) (*federation.Answer, error) {
 	snapshot, _ := f.watch.Load()
 	if due := f.waitUntil(snapshot); due.After(now) {
 		f.stream.WakeBy(now, due)
@@ -166,7 +168,8 @@ func (f *Feed) behind(lag *Lag) {
 	}
 
 	snapshot, made := selection.advance(snapshot)
-	place := f.client.place(f.engine.store.Nodes().Get(f.client.Node))
+	node, known := f.engine.store.Nodes().Get(f.client.Node)
+	place := placeOf(f.client, node, known)
 	next := made.Answer(made.Reduce(place), f.answer.Load())
 	add, remove := federation.DiffAt(f.held(), next.Set, f.query.Port)
 	if snapshot.Version > f.version.Load() { // it was not sent meanwhile
@@ -211,16 +214,16 @@ func (all *feeds) list() []*Feed {
 }
 
 // ofStream returns the open Feeds of a stream, in the order in which they were added.
-func (all *feeds) ofStream(st *streamState) []*Feed {
-	of := slices.DeleteFunc(all.list(), func(f *Feed) bool { return f.stream.state != st })
+func (all *feeds) ofStream(st *serving.Stream) []*Feed {
+	of := slices.DeleteFunc(all.list(), func(f *Feed) bool { return f.stream != st })
 	return inOrder(of)
 }
 
 // byStream returns the open Feeds of each stream, likewise.
-func (all *feeds) byStream() map[*streamState][]*Feed {
-	of := map[*streamState][]*Feed{}
+func (all *feeds) byStream() map[*serving.Stream][]*Feed {
+	of := map[*serving.Stream][]*Feed{}
 	for _, f := range inOrder(all.list()) {
-		of[f.stream.state] = append(of[f.stream.state], f)
+		of[f.stream] = append(of[f.stream], f)
 	}
 	return of
 }

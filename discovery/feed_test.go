@@ -10,14 +10,15 @@ import (
 
 	"github.com/fingerpost/fingerpost/discovery/streamtest"
 	"github.com/fingerpost/fingerpost/federation"
+	"github.com/fingerpost/fingerpost/serving"
 )
 
 // bundle is a protocol of which a stream has a Feed for each of several Services.
 type bundle struct{ *Engine }
 
 // serve makes all that is due in one turn, and sends it.
-func (b bundle) serve(sink Sink, client Client, queries ...Query) error {
-	stream := b.Open(sink, "bundle", "", client)
+func (b bundle) serve(sink serving.Sink, client serving.Client, queries ...Query) error {
+	stream := b.server.Open(sink, "bundle", "", client)
 	defer stream.Close()
 	var all []*Feed
 	for _, q := range queries {
@@ -28,11 +29,11 @@ func (b bundle) serve(sink Sink, client Client, queries ...Query) error {
 	return stream.Run(func(now time.Time) error { return sendSteps(stream, all, now) })
 }
 
-func sendSteps(stream *Stream, all []*Feed, now time.Time) error {
+func sendSteps(stream *serving.Stream, all []*Feed, now time.Time) error {
 	steps := make([]Step, len(all))
 	turn := stream.Turn(now)
 	defer turn.Release()
-	var frames []*Frame
+	var frames []*serving.Frame
 	for i, f := range all {
 		step, err := f.Next(now, &turn)
 		if err != nil {
@@ -58,16 +59,16 @@ func TestFeedsOfOneStream(t *testing.T) {
 		shop := federation.Service{Namespace: "ns", Name: "shop"}
 		cart := federation.Service{Namespace: "ns", Name: "cart"}
 		store, writer := streamtest.Local(map[federation.Service]*federation.View{
-			streamtest.Web: streamtest.ViewOf(streamtest.SliceOf("a", 1, largeAnswer)),
+			streamtest.Web: streamtest.ViewOf(streamtest.SliceOf("a", 1, large)),
 			shop:           streamtest.ViewOf(streamtest.SliceOf("a", 2, 2)),
 			cart:           streamtest.ViewOf(streamtest.SliceOf("a", 3, 1)),
 		})
-		config := DefaultConfig()
+		config := serving.DefaultConfig()
 		config.Admission.Answers = 1
 		b := bundle{newToy(store, config).Engine}
 		ofWeb, ofShop := Query{Service: streamtest.Web, Port: 80}, Query{Service: shop, Port: 80}
 		ofCart := Query{Service: cart, Port: 80}
-		client := Client{Namespace: "ns", Pod: "client"}
+		client := serving.Client{Namespace: "ns", Pod: "client"}
 		ctx, cancel := context.WithCancel(t.Context())
 		sink := streamtest.NewOpenSink(ctx)
 		var wg sync.WaitGroup
@@ -93,15 +94,15 @@ func TestFeedsOfOneStream(t *testing.T) {
 			}
 		}
 
-		check(3, largeAnswer, 2) // at once: none has waited for the turn of another
+		check(3, large, 2) // at once: none has waited for the turn of another
 		writer.Set(shop, streamtest.ViewOf(streamtest.SliceOf("a", 2, 3)))
-		check(4, largeAnswer, 3)
+		check(4, large, 3)
 		writer.Set(streamtest.Web, streamtest.ViewOf(streamtest.SliceOf("a", 1, 1)))
 		check(5, 1, 3)
 
 		cancel()
 		wg.Wait()
-		if streams, feeds := b.streams.len(), len(b.feeds.list()); streams+feeds+b.selections.len() > 0 {
+		if streams, feeds := len(b.Streams()), len(b.feeds.list()); streams+feeds+b.selections.len() > 0 {
 			t.Errorf("%d streams, %d Feeds and %d selections are left", streams, feeds, b.selections.len())
 		}
 	})

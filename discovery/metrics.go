@@ -1,121 +1,59 @@
 package discovery
 
 import (
-	"maps"
-	"slices"
-
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/fingerpost/fingerpost/serving"
 )
 
-// metricList is metrics that are to be registered. No client chooses a label.
-type metricList []prometheus.Collector
-
-func (l *metricList) add(name, help string) prometheus.Counter {
-	c := prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
-	*l = append(*l, c)
-	return c
-}
-
-// addVec adds a counter with a label, and returns that of each value: looked up once, and not for every message.
-func addVec[K ~string](l *metricList, name, help, label string, values []K) map[K]prometheus.Counter {
-	vec := prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, []string{label})
-	*l = append(*l, vec)
-	of := map[K]prometheus.Counter{}
-	for _, v := range values {
-		of[v] = vec.WithLabelValues(string(v))
-	}
-	return of
-}
-
-func addGauge[N int | int64](l *metricList, name, help string, value func() N) {
-	*l = append(*l, prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help},
-		func() float64 { return float64(value()) }))
-}
-
-// streamMetrics are those of the messages of all streams.
-type streamMetrics struct {
-	messages       map[Kind]prometheus.Counter
+// feedMetrics are those of the messages of all Feeds.
+type feedMetrics struct {
 	added, removed prometheus.Counter
-	bytes          prometheus.Counter
 	firstAnswer    prometheus.Histogram
 }
 
-func newStreamMetrics(l *metricList) streamMetrics {
-	addresses := addVec(l, "fingerpost_addresses_total", "Addresses sent on Get streams, by operation: add or remove.",
-		"operation", []Kind{Add, Remove})
-	m := streamMetrics{
-		messages: addVec(l, "fingerpost_messages_total",
-			"Messages sent on streams, by type: add, remove, no_endpoints, heartbeat or profile.", "type", kinds),
-		added:   addresses[Add],
-		removed: addresses[Remove],
-		bytes:   l.add("fingerpost_sent_bytes_total", "Bytes of messages sent on streams."),
+// newFeedMetrics returns the metrics of Feeds, and what is to be registered.
+func newFeedMetrics() (feedMetrics, []prometheus.Collector) {
+	addresses := prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "fingerpost_addresses_total", Help: "Addresses sent on Get streams, by operation: add or remove.",
+	}, []string{"operation"})
+	m := feedMetrics{
+		added:   addresses.WithLabelValues(string(Add)),
+		removed: addresses.WithLabelValues(string(Remove)),
 		firstAnswer: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name:    "fingerpost_first_answer_seconds",
 			Help:    "Time from the opening of a Get stream to its first answer.",
 			Buckets: []float64{.001, .005, .025, .1, .5, 1, 2, 3, 5, 10, 30},
 		}),
 	}
-	*l = append(*l, m.firstAnswer)
-	return m
+	return m, []prometheus.Collector{addresses, m.firstAnswer}
 }
 
-func (m *streamMetrics) countSent(f *Frame) {
-	m.messages[f.kind].Inc()
-	m.bytes.Add(float64(f.bytes.Len()))
-	if f.adds > 0 {
-		m.added.Add(float64(f.adds))
-	}
-	if f.removes > 0 {
-		m.removed.Add(float64(f.removes))
-	}
-}
-
-// admissionMetrics count what an admission does.
-type admissionMetrics struct {
-	refused           map[string]prometheus.Counter // by reason
-	connectionRefused prometheus.Counter
-	halfOpenEnded     prometheus.Counter
-	stalled           prometheus.Counter
-}
-
-func newAdmissionMetrics(l *metricList, a *admission) admissionMetrics {
-	addGauge(l, "fingerpost_connections",
-		"Open connections to the gRPC server, whether HTTP/2 is spoken on them yet or not.", a.connections.Load)
-	addGauge(l, "fingerpost_streams_open",
-		"Open gRPC streams of all kinds, from their header on: health, reflection, and those "+
-			"without a request included.",
-		a.streams.Load)
-	addGauge(l, "fingerpost_streams_half_open", "Open gRPC streams whose request has not arrived yet.", a.halfOpen.Load)
-	addGauge(l, "fingerpost_in_flight_bytes",
-		"Bytes of messages on their way to clients that have not taken them yet. What streams share counts once.",
-		a.bytes.Load)
-	return admissionMetrics{
-		refused: addVec(l, "fingerpost_admission_refused_total",
-			"Streams refused with RESOURCE_EXHAUSTED, by reason: too many new ones a second, "+
-				"on one connection (connection-rate) or in all (rate); too many open, on one connection "+
-				"(connection-streams), without a request (half-open), or in all (streams); "+
-				"too many header fields (header); no turn in time (turn).",
-			"reason", slices.Collect(maps.Keys(a.refusals))),
-		connectionRefused: l.add("fingerpost_connections_refused_total",
-			"Connections closed at once because as many were open as may be."),
-		halfOpenEnded: l.add("fingerpost_streams_half_open_ended_total",
-			"Streams ended because their request did not arrive in time."),
-		stalled: l.add("fingerpost_connections_stalled_total",
-			"Connections closed because they made no progress at all while messages waited on them."),
+func (m *feedMetrics) countSent(frames []*serving.Frame) {
+	for _, f := range frames {
+		adds, removes := f.Addresses()
+		if adds > 0 {
+			m.added.Add(float64(adds))
+		}
+		if removes > 0 {
+			m.removed.Add(float64(removes))
+		}
 	}
 }
 
-// addMetrics adds what the Engine has at the time of a scrape.
-func (e *Engine) addMetrics(l *metricList) {
-	addGauge(l, "fingerpost_streams", "Open streams, those of Get and of GetProfile together.", e.streams.len)
-	addGauge(l, "fingerpost_frame_cache_bytes", "Bytes of encoded messages that are kept to be shared by streams.",
-		e.cache.size)
-	addGauge(l, "fingerpost_queries", "Services, ports and hostnames that streams ask for.", e.selections.len)
+// ownMetrics returns what the Engine has at the time of a scrape.
+func (e *Engine) ownMetrics() []prometheus.Collector {
+	queries := prometheus.GaugeOpts{
+		Name: "fingerpost_queries", Help: "Services, ports and hostnames that streams ask for.",
+	}
 	leftOut := prometheus.CounterOpts{
 		Name: "fingerpost_left_out_total",
 		Help: "Addresses and profiles left out of messages: a text in them is no UTF-8, or they are " +
 			"larger than a message may be.",
 	}
-	*l = append(*l, e.services,
-		prometheus.NewCounterFunc(leftOut, func() float64 { return float64(e.leftOut.Load()) }))
+	return []prometheus.Collector{
+		e.services,
+		prometheus.NewGaugeFunc(queries, func() float64 { return float64(e.selections.len()) }),
+		prometheus.NewCounterFunc(leftOut, func() float64 { return float64(e.leftOut.Load()) }),
+	}
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/fingerpost/fingerpost/discovery/streamtest"
 	"github.com/fingerpost/fingerpost/federation"
 	"github.com/fingerpost/fingerpost/federation/policy"
+	"github.com/fingerpost/fingerpost/serving"
 )
 
 // federated returns a server with a stream for each of some federated Services, which have an endpoint
@@ -50,8 +51,8 @@ func federated(tb testing.TB, clusters, services int) *toy {
 		}
 		writer.MarkSynced()
 	}
-	config := DefaultConfig()
-	config.Admission = AdmissionConfig{Rate: 1e6, Burst: 1e6, Answers: services, Patience: 1e9}
+	config := serving.DefaultConfig()
+	config.Admission = serving.AdmissionConfig{Rate: 1e6, Burst: 1e6, Answers: services, Patience: 1e9}
 	server := newToy(store, config)
 	ctx, cancel := context.WithCancel(tb.Context())
 	sink := streamtest.NewCounter(ctx)

@@ -7,7 +7,9 @@ import (
 	"time"
 
 	"github.com/fingerpost/fingerpost/federation"
+	"github.com/fingerpost/fingerpost/federation/policy"
 	"github.com/fingerpost/fingerpost/federation/watch"
+	"github.com/fingerpost/fingerpost/serving"
 )
 
 // What streams share.
@@ -41,7 +43,7 @@ type Query struct {
 // selections holds the selection of every Query that a stream has.
 type selections struct {
 	config  *Config
-	cache   *Cache
+	cache   *serving.Cache
 	leftOut *atomic.Uint64 // addresses that could not be encoded
 
 	mu    sync.Mutex // guards all below, and selection.streams, selection.byPlace, placeAnswers.streams
@@ -74,7 +76,7 @@ type placeAnswers struct {
 	updates *updates // that lead to newest
 }
 
-func newSelections(config *Config, cache *Cache, leftOut *atomic.Uint64) *selections {
+func newSelections(config *Config, cache *serving.Cache, leftOut *atomic.Uint64) *selections {
 	return &selections{config: config, cache: cache, leftOut: leftOut, byKey: map[Query]*selection{}}
 }
 
@@ -217,7 +219,7 @@ func (p *placeAnswers) drop() {
 type subscription struct {
 	engine *Engine
 	query  Query
-	client Client
+	client serving.Client
 	opened time.Time // when the client asked
 
 	watch     *federation.Watch
@@ -230,7 +232,7 @@ type subscription struct {
 
 // subscribe opens a subscription for a client in this cluster. bell is rung whenever there
 // may be a newer Answer. The caller closes it.
-func (e *Engine) subscribe(q Query, client Client, bell *watch.Bell) subscription {
+func (e *Engine) subscribe(q Query, client serving.Client, bell *watch.Bell) subscription {
 	s := subscription{engine: e, query: q, client: client, opened: time.Now()}
 	s.watch = e.store.Watch(federation.Ref{Cluster: e.config.Cluster, Service: q.Service})
 	s.watch.Add(bell)
@@ -288,10 +290,47 @@ func (s *subscription) load(now time.Time) (answer *federation.Answer, due time.
 // place returns where the client runs.
 func (s *subscription) place() federation.Place {
 	if s.node == nil {
-		return s.client.place(federation.Node{}, false)
+		return placeOf(s.client, federation.Node{}, false)
 	}
 	node, known, _ := s.node.Load()
-	return s.client.place(node, known)
+	return placeOf(s.client, node, known)
+}
+
+// placeOf returns what answers depend on, for a client on a node. Of one that is not known the name alone decides.
+func placeOf(c serving.Client, node federation.Node, known bool) federation.Place {
+	bucket := bucketOf(c)
+	if !known {
+		node.Sixteenth = bucket
+	}
+	return federation.Place{Node: c.Node, Zone: node.Zone, Bucket: bucket, Sixteenth: node.Sixteenth}
+}
+
+// bucketOf returns the bucket that a client is in where traffic is divided: that of its node, or, if that is not known,
+// of the Pod.
+func bucketOf(c serving.Client) uint8 {
+	switch {
+	case c.Node != "":
+		return policy.BucketOf(c.Node)
+	case c.Pod != "":
+		return policy.BucketOf(c.Namespace + "/" + c.Pod)
+	default:
+		return 0
+	}
+}
+
+// newServiceGrace is how long a client waits for a Service that does not exist: as a rule, a watch delivers one within
+// 2 ms of its creation, and clients ask for it that early.
+const newServiceGrace = 20 * time.Millisecond
+
+// AwaitsService reports whether a Service that does not exist may be about to, because the client of a stream has asked
+// for it within newServiceGrace. If so, the stream is woken when AwaitsService should be called again.
+func AwaitsService(s *serving.Stream, now time.Time) bool {
+	until := s.About().Opened.Add(newServiceGrace)
+	if !now.Before(until) {
+		return false
+	}
+	s.WakeBy(now, until)
+	return true
 }
 
 // waitUntil returns until when a client that holds nothing waits for clusters that were never synced, and for a Service
@@ -349,7 +388,7 @@ func (s *subscription) size(snapshot *federation.Snapshot, e Encoder) (n int) {
 // update returns the frames that bring a client from an Answer of this subscription, nil for a client
 // that holds nothing, to the one that was loaded last. They are encoded once for all clients that go
 // the same way.
-func (s *subscription) update(e Encoder, from, to *federation.Answer) []*Frame {
+func (s *subscription) update(e Encoder, from, to *federation.Answer) []*serving.Frame {
 	if from != nil && from.Set == to.Set && from.State == to.State {
 		return nil
 	}
@@ -362,7 +401,7 @@ type Encoder interface {
 	// Update returns the messages that bring a client from one Answer, nil if it holds nothing, to another. Of
 	// from it reads the Set and the State only. The State of from is never Unknown; in to Unknown means that the
 	// state stays as it was. leftOut is how many addresses could not be encoded.
-	Update(from, to *federation.Answer) (frames []*Frame, leftOut int)
+	Update(from, to *federation.Answer) (frames []*serving.Frame, leftOut int)
 }
 
 // updates are the ways to one Answer that were encoded.
@@ -389,13 +428,13 @@ type updateKey struct {
 type update struct {
 	of     *updates
 	key    updateKey
-	frames func() []*Frame // encodes once
+	frames func() []*serving.Frame // encodes once
 }
 
 func newUpdates(all *selections) *updates { return &updates{all: all, byKey: map[updateKey]*update{}} }
 
 // get returns the frames of an update.
-func (u *updates) get(e Encoder, from, to *federation.Answer) []*Frame {
+func (u *updates) get(e Encoder, from, to *federation.Answer) []*serving.Frame {
 	key := updateKey{encoder: e, first: from == nil}
 	if from != nil {
 		key.state, key.set = from.State, from.Set
@@ -451,14 +490,14 @@ func (u *updates) drop() {
 
 func newUpdate(of *updates, key updateKey, from, to *federation.Answer) *update {
 	way := &update{of: of, key: key}
-	way.frames = sync.OnceValue(func() []*Frame {
+	way.frames = sync.OnceValue(func() []*serving.Frame {
 		frames, leftOut := way.key.encoder.Update(from, to)
 		all := way.of.all
 		all.leftOut.Add(uint64(leftOut))
 
 		bytes := way.key.set.Len() * 16 // of the Set that it holds on to
 		for _, f := range frames {
-			bytes += f.bytes.Len()
+			bytes += len(f.Bytes())
 		}
 		all.cache.Charge(way, bytes)
 		return slices.Clip(frames)

@@ -18,6 +18,7 @@ import (
 	"github.com/fingerpost/fingerpost/discovery/streamtest"
 	"github.com/fingerpost/fingerpost/federation"
 	"github.com/fingerpost/fingerpost/federation/watch"
+	"github.com/fingerpost/fingerpost/serving"
 )
 
 // open opens a stream for an authority and returns, once its first message is there, how to close it.
@@ -75,7 +76,7 @@ type firstMessage struct {
 }
 
 func (k *firstMessage) SendMsg(message any) error {
-	switch message.(*Frame).kind { //nolint:exhaustive // what else may come first is no answer
+	switch message.(*serving.Frame).Kind() { //nolint:exhaustive // what else may come first is no answer
 	case Add:
 		k.count[0].Add(1)
 	case NoEntries:
@@ -173,7 +174,7 @@ func TestAnswersAreOfOneVersion(t *testing.T) {
 				go func() { _ = s.Get(&pb.GetDestination{Path: streamtest.Path, ContextToken: "node-0"}, sink) }()
 				synctest.Wait()
 				for _, f := range sink.Sent() {
-					if f.(*Frame).kind == NoEntries {
+					if f.(*serving.Frame).Kind() == NoEntries {
 						t.Error("the client is sent that there are no endpoints")
 					}
 				}
@@ -213,33 +214,45 @@ func TestNothingStaysWithoutStreams(t *testing.T) {
 		t.Errorf("%d selections for 1 stream", n)
 	}
 	stays()
-	if selections, frames := s.selections.len(), s.cache.size(); selections != 0 || frames != 0 {
+	if selections, frames := s.selections.len(), s.server.Cache().Bytes(); selections != 0 || frames != 0 {
 		t.Errorf("%d selections and %d bytes of frames stay without a stream", selections, frames)
 	}
 }
 
-// checkFrames fails if an update is counted that no stream can find, or if the count is wrong.
-func checkFrames(t *testing.T, c *Cache) {
+// checkFrames fails if what is counted of some updates is not what streams can find of them. Besides, other is counted.
+func checkFrames(t *testing.T, c *serving.Cache, other int64, all ...*updates) {
 	t.Helper()
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	var bytes int64
-	for _, key := range c.kept.Keys() {
-		k, _ := c.kept.Peek(key)
-		bytes += k.bytes
-		if u, is := key.(*update); is && !u.Owns() {
-			t.Errorf("%d bytes are kept of an update that its Answer does not have", k.bytes)
+	none := serving.NewCache(1)
+	none.Keep("", serving.NewFrame("", nil, 0, 0), 0)
+	found := other
+	for _, u := range all {
+		for key, way := range u.byKey {
+			found += none.Bytes() + int64(key.set.Len())*16
+			for _, f := range way.frames() {
+				found += int64(len(f.Bytes()))
+			}
 		}
 	}
-	if bytes != c.bytes {
-		t.Errorf("%d bytes are kept, and %d counted", bytes, c.bytes)
+	if n := c.Bytes(); n != found {
+		t.Errorf("%d bytes are counted, and %d can be found", n, found)
 	}
+}
+
+// allUpdates returns those of every Answer that a stream is on.
+func (s *toy) allUpdates() (all []*updates) {
+	for _, q := range s.selections.byKey {
+		for _, p := range q.byPlace {
+			all = append(all, p.updates)
+		}
+	}
+	return all
 }
 
 // Updates of an Answer that is superseded while they are encoded, or after they fell out of the cache,
 // are not kept.
 func TestSupersededAnswersKeepNoFrames(t *testing.T) {
-	c := newCache(1 << 20)
+	const limit = 1 << 20
+	c := serving.NewCache(limit)
 	to := &federation.Answer{State: federation.Empty, Set: &federation.Set{}}
 	selections := newSelections(nil, c, &atomic.Uint64{})
 	key := updateKey{encoder: plain{80}, first: true}
@@ -247,19 +260,25 @@ func TestSupersededAnswersKeepNoFrames(t *testing.T) {
 	u, _ := all.find(key, nil, to)
 	all.drop()
 	u.frames()
-	if c.size() != 0 {
-		t.Errorf("%d bytes are kept of an Answer that was superseded meanwhile", c.size())
+	if c.Bytes() != 0 {
+		t.Errorf("%d bytes are kept of an Answer that was superseded meanwhile", c.Bytes())
 	}
+
 	all = newUpdates(selections)
 	all.get(plain{80}, nil, to)
 	u = all.byKey[key]
-	c.add("large", kept{bytes: c.max}) // u falls out
-	u.frames()                         // as a stream does that had it before
-	c.add("larger", kept{bytes: c.max})
-	checkFrames(t, c)
-	all.get(plain{80}, nil, to)
+	empty := serving.NewFrame("", nil, 0, 0)
+	c.Keep("large", empty, limit) // u falls out
+	large := c.Bytes()
+	u.frames() // as a stream does that had it before
+	checkFrames(t, c, large, all)
+	c.Keep("larger", empty, limit)
+	checkFrames(t, c, large, all)
+
+	all.get(plain{80}, nil, to) // large falls out
+	checkFrames(t, c, 0, all)
 	all.drop()
-	checkFrames(t, c)
+	checkFrames(t, c, 0, all)
 }
 
 // First answers under churn, with a cache that is large enough for all of them, and with one that is not.
@@ -270,8 +289,7 @@ func TestFramesUnderChurn(t *testing.T) {
 	}
 	for _, limit := range []int64{1 << 30, 1 << 16} {
 		store, writer := streamtest.Local(map[federation.Service]*federation.View{streamtest.Web: views[0]})
-		s := unhurried(store)
-		s.cache.max = limit
+		s := unhurriedWith(store, limit)
 		ctx, cancel := context.WithCancel(t.Context())
 		stays := open(t, s, streamtest.Path, "")
 		var asking sync.WaitGroup
@@ -288,9 +306,9 @@ func TestFramesUnderChurn(t *testing.T) {
 		}
 		cancel()
 		asking.Wait()
-		checkFrames(t, s.cache)
+		checkFrames(t, s.server.Cache(), 0, s.allUpdates()...)
 		stays()
-		if n := s.cache.size(); n != 0 {
+		if n := s.server.Cache().Bytes(); n != 0 {
 			t.Errorf("%d bytes of frames stay without a stream", n)
 		}
 	}
@@ -302,8 +320,7 @@ func TestPortBudget(t *testing.T) {
 	const endpoints, ports, budget = 10_000, 10, 64 << 10
 	large := streamtest.PodsOf(endpoints, "a")
 	store, _ := streamtest.Local(map[federation.Service]*federation.View{streamtest.Web: streamtest.ViewOf(large)})
-	s := unhurried(store)
-	s.cache.max = 1 // what is sent is bounded elsewhere
+	s := unhurriedWith(store, 1) // what is sent is bounded elsewhere
 	heap := func() int {
 		runtime.GC()
 		runtime.GC()
@@ -337,7 +354,7 @@ func TestSizeOfFirstAnswers(t *testing.T) {
 	})
 	s := unhurried(store)
 	size := func(port uint16) int {
-		subscription := s.subscribe(Query{Service: streamtest.Web, Port: port}, Client{}, watch.NewBell())
+		subscription := s.subscribe(Query{Service: streamtest.Web, Port: port}, serving.Client{}, watch.NewBell())
 		defer subscription.close()
 		snapshot, _ := subscription.watch.Load()
 		return subscription.size(snapshot, plain{port})
@@ -351,27 +368,38 @@ func TestSizeOfFirstAnswers(t *testing.T) {
 // broken is an Encoder that panics.
 type broken struct{}
 
-func (broken) Update(*federation.Answer, *federation.Answer) ([]*Frame, int) { panic("it is broken") }
+func (broken) Update(*federation.Answer, *federation.Answer) ([]*serving.Frame, int) {
+	panic("it is broken")
+}
+
+// large is of how many addresses an answer is a large one, which has a turn of its own.
+const large = 500
 
 // An Encoder that panics ends its stream, and keeps no turn from others.
 func TestBrokenEncoder(t *testing.T) {
 	store, _ := streamtest.Local(map[federation.Service]*federation.View{
-		streamtest.Web: streamtest.ViewOf(streamtest.PodsOf(largeAnswer, "a")),
+		streamtest.Web: streamtest.ViewOf(streamtest.PodsOf(large, "a")),
 	})
-	s := unhurried(store)
+	config := serving.DefaultConfig()
+	config.Admission.Patience = time.Nanosecond
+	s := newToy(store, config)
 	query := Query{Service: streamtest.Web, Port: 80}
-	func() {
-		defer func() {
-			if recover() == nil {
-				t.Error("the Encoder did not panic")
-			}
-		}()
-		stream := s.Open(streamtest.NewCounter(t.Context()), "Get", streamtest.Path, Client{})
+	serve := func(ctx context.Context, e Encoder) (panicked bool, err error) {
+		defer func() { panicked = recover() != nil }()
+		stream := s.server.Open(streamtest.NewCounter(ctx), "Get", streamtest.Path, serving.Client{})
 		defer stream.Close()
-		_ = s.Serve(stream, query, Protocol{Encoder: broken{}, Reject: rejection})
-	}()
-	if n := len(s.admission.turns) + len(s.admission.large); n != 0 {
-		t.Errorf("%d turns are not given back", n)
+		return false, s.Serve(stream, query, Protocol{Encoder: e, Reject: rejection})
+	}
+
+	for range 1 + runtime.GOMAXPROCS(0) { // there are fewer turns
+		if panicked, err := serve(t.Context(), broken{}); !panicked {
+			t.Fatalf("the Encoder did not panic, but the stream ended: %v", err)
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := serve(ctx, plain{80}); status.Code(err) != codes.Canceled {
+		t.Errorf("another stream, which finds a turn at once unless one is not given back: %v", err)
 	}
 }
 

@@ -15,6 +15,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/fingerpost/fingerpost/federation"
+	"github.com/fingerpost/fingerpost/serving"
 )
 
 // toy is a protocol with nothing to it, which the tests of the engine use: clients ask for
@@ -25,14 +26,18 @@ type toy struct {
 	*Engine
 }
 
-func newToy(store *federation.Store, config Config) *toy {
-	return &toy{Engine: NewEngine(logr.Discard(), store, config)}
+func newToy(store *federation.Store, config serving.Config) *toy {
+	return &toy{Engine: NewEngine(serving.NewServer(logr.Discard(), config), store, DefaultConfig())}
 }
 
 // unhurried returns a toy that refuses no stream.
-func unhurried(store *federation.Store) *toy {
-	config := DefaultConfig()
-	config.Admission = AdmissionConfig{Rate: 1e9, Burst: 1e9, Answers: 1000, Patience: time.Minute}
+func unhurried(store *federation.Store) *toy { return unhurriedWith(store, 64<<20) }
+
+// unhurriedWith returns one that keeps so many bytes of frames.
+func unhurriedWith(store *federation.Store, bytes int64) *toy {
+	config := serving.DefaultConfig()
+	config.FrameBytes = bytes
+	config.Admission = serving.AdmissionConfig{Rate: 1e9, Burst: 1e9, Answers: 1000, Patience: time.Minute}
 	return newToy(store, config)
 }
 
@@ -41,9 +46,9 @@ func (s *toy) Get(request *pb.GetDestination, sink pb.Destination_GetServer) err
 	if err != nil {
 		return err
 	}
-	stream := s.Open(sink, "Get", request.GetPath(), Client{Node: request.GetContextToken()})
+	stream := s.server.Open(sink, "Get", request.GetPath(), serving.Client{Node: request.GetContextToken()})
 	defer stream.Close()
-	stream.SetHeartbeat(Heartbeat{Frame: toyBeat, First: 2 * time.Second, Idle: 4 * time.Minute})
+	stream.SetHeartbeat(serving.Heartbeat{Frame: toyBeat, First: 2 * time.Second, Idle: 4 * time.Minute})
 	return s.Serve(stream, q, Protocol{Encoder: plain{q.Port}, Reject: rejection})
 }
 
@@ -82,7 +87,7 @@ func rejection(a *federation.Answer, first bool) error {
 // plain is the toy's Encoder.
 type plain struct{ port uint16 }
 
-func (p plain) Update(from, to *federation.Answer) (frames []*Frame, leftOut int) {
+func (p plain) Update(from, to *federation.Answer) (frames []*serving.Frame, leftOut int) {
 	if from == nil {
 		from = &federation.Answer{}
 	}
@@ -119,14 +124,14 @@ func (p plain) Update(from, to *federation.Answer) (frames []*Frame, leftOut int
 	return frames, 0
 }
 
-var toyBeat = toyFrame(Beat, &pb.Update{Update: &pb.Update_Add{Add: &pb.WeightedAddrSet{}}}, 0, 0)
+var toyBeat = toyFrame(serving.Beat, &pb.Update{Update: &pb.Update_Add{Add: &pb.WeightedAddrSet{}}}, 0, 0)
 
-func toyFrame(kind Kind, u *pb.Update, adds, removes int) *Frame {
+func toyFrame(kind serving.Kind, u *pb.Update, adds, removes int) *serving.Frame {
 	b, err := proto.Marshal(u)
 	if err != nil {
 		panic(err)
 	}
-	return NewFrame(kind, b, adds, removes)
+	return serving.NewFrame(kind, b, adds, removes)
 }
 
 func tcp(addr netip.AddrPort) *netpb.TcpAddress {

@@ -19,6 +19,7 @@ import (
 	"github.com/fingerpost/fingerpost/discovery/linkerd"
 	"github.com/fingerpost/fingerpost/federation"
 	"github.com/fingerpost/fingerpost/links"
+	"github.com/fingerpost/fingerpost/serving"
 )
 
 // serveOptions are the flags of serve. Names, defaults and meanings are those of Linkerd's destination where
@@ -52,6 +53,7 @@ func (o *commonOptions) addCommonFlags(fs *flag.FlagSet) {
 func (o *serveOptions) addFlags(fs *flag.FlagSet) {
 	o.Discovery = linkerd.Defaults()
 	o.Discovery.ClusterDomain = ""
+	o.Serving = serving.DefaultConfig()
 
 	fs.StringVar(&o.Addr, "addr", ":8086", "address of the gRPC server")
 	fs.StringVar(&o.AdminAddr, "metrics-addr", ":9996", "address of the admin server: /metrics, /ping, /ready")
@@ -62,6 +64,7 @@ func (o *serveOptions) addFlags(fs *flag.FlagSet) {
 	fs.IntVar(&o.queueCapacity, "stream-queue-capacity", 100, "has no effect: streams have no queues")
 	fs.StringVar(&o.traceCollector, "trace-collector", "", "has no effect in this version")
 	o.Discovery.Flags(fs)
+	o.Serving.Flags(fs)
 	o.addTLSFlags(fs)
 	o.addClusterFlags(fs)
 	o.addWriterFlags(fs)
@@ -271,7 +274,8 @@ func (o *serveOptions) validate() error {
 				"Kubernetes set -peer-authentication=false, and let nothing else reach -peer-addr",
 		)
 	}
-	if err := errors.Join(o.TLS.Validate(), o.Discovery.Validate(), o.Lease.Validate()); err != nil {
+	err := errors.Join(o.TLS.Validate(), o.Discovery.Validate(), o.Serving.Validate(), o.Lease.Validate())
+	if err != nil {
 		return err
 	}
 	o.Pprof, o.Replica = o.enablePprof, os.Getenv("HOSTNAME")

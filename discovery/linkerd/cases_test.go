@@ -17,9 +17,9 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/grpc/test/bufconn"
 
-	"github.com/fingerpost/fingerpost/discovery"
 	"github.com/fingerpost/fingerpost/discovery/streamtest"
 	"github.com/fingerpost/fingerpost/federation"
+	"github.com/fingerpost/fingerpost/serving"
 )
 
 // TestCases are the contract cases of section O that a scenario cannot express, because they are about a
@@ -37,7 +37,7 @@ func testSendAfterTheEnd(t *testing.T) {
 		store, writer := streamtest.Local(map[federation.Service]*federation.View{
 			streamtest.Web: streamtest.ViewOf(streamtest.SliceOf("a", 1, 3)),
 		})
-		server := NewServer(logr.Discard(), store, Defaults())
+		server := NewServer(logr.Discard(), transport(), store, Defaults())
 		ctx, cancel := context.WithCancel(t.Context())
 		reads, hangs := streamtest.NewSink(ctx), streamtest.NewSink(ctx)
 		close(reads.Gate)
@@ -72,9 +72,9 @@ func testEndWhileSending(t *testing.T) {
 		store, writer := streamtest.Local(map[federation.Service]*federation.View{
 			streamtest.Web: streamtest.ViewOf(streamtest.SliceOf("a", 1, n)),
 		})
-		server := NewServer(logr.Discard(), store, Defaults())
+		server := NewServer(logr.Discard(), transport(), store, Defaults())
 		listener := bufconn.Listen(1 << 16)
-		grpcServer := grpc.NewServer(discovery.Codec(), grpc.WaitForHandlers(true))
+		grpcServer := grpc.NewServer(serving.Codec(), grpc.WaitForHandlers(true))
 		pb.RegisterDestinationServer(grpcServer, server)
 		var wg sync.WaitGroup
 		wg.Go(func() { _ = grpcServer.Serve(listener) })
@@ -117,7 +117,7 @@ func testSlowStreamSkips(t *testing.T) {
 		store, writer := streamtest.Local(map[federation.Service]*federation.View{
 			streamtest.Web: streamtest.ViewOf(streamtest.SliceOf("a", 1, 3)),
 		})
-		server := NewServer(logr.Discard(), store, Defaults())
+		server := NewServer(logr.Discard(), transport(), store, Defaults())
 		ctx, cancel := context.WithCancel(t.Context())
 		slow, fast := streamtest.NewSink(ctx), streamtest.NewSink(ctx)
 		close(fast.Gate)

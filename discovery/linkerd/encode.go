@@ -16,6 +16,7 @@ import (
 
 	"github.com/fingerpost/fingerpost/discovery"
 	"github.com/fingerpost/fingerpost/federation"
+	"github.com/fingerpost/fingerpost/serving"
 )
 
 // Field numbers of the messages that are put together by hand.
@@ -149,7 +150,7 @@ func (m *encodedAddr) append(b []byte) []byte {
 	return append(b, m.part.own...)
 }
 
-func (e encoder) adds(entries []federation.Choice) (frames []*discovery.Frame, leftOut int) {
+func (e encoder) adds(entries []federation.Choice) (frames []*serving.Frame, leftOut int) {
 	parts := map[kind]*sharedPart{}
 	all := make([]encodedAddr, 0, len(entries))
 	var last kind
@@ -190,7 +191,7 @@ func (e encoder) adds(entries []federation.Choice) (frames []*discovery.Frame, l
 	return frames, leftOut + large
 }
 
-func removes(addrs []netip.AddrPort) []*discovery.Frame {
+func removes(addrs []netip.AddrPort) []*serving.Frame {
 	size := func(a *netip.AddrPort) int { return sizeTCP(*a) }
 	put := func(a *netip.AddrPort, b []byte) []byte { return appendTCP(b, *a) }
 	frames, _ := pack(discovery.Remove, addrs, nil, size, put)
@@ -199,8 +200,8 @@ func removes(addrs []netip.AddrPort) []*discovery.Frame {
 
 // pack fills messages with addresses and a tail each, and leaves out what is larger than a message may be.
 func pack[A any](
-	kind discovery.Kind, addrs []A, tail []byte, size func(*A) int, put func(*A, []byte) []byte,
-) (frames []*discovery.Frame, leftOut int) {
+	kind serving.Kind, addrs []A, tail []byte, size func(*A) int, put func(*A, []byte) []byte,
+) (frames []*serving.Frame, leftOut int) {
 	field := protowire.Number(updateAdd)
 	if kind == discovery.Remove {
 		field = updateRemove
@@ -209,7 +210,7 @@ func pack[A any](
 		n, total := 0, len(tail)
 		for n < len(addrs) {
 			more := 1 + protowire.SizeBytes(size(&addrs[n]))
-			if total+more > discovery.MaxFrame {
+			if total+more > serving.MaxFrame {
 				break
 			}
 			n, total = n+1, total+more
@@ -230,7 +231,7 @@ func pack[A any](
 		if kind == discovery.Remove {
 			added, removed = 0, n
 		}
-		frames = append(frames, discovery.NewFrame(kind, append(b, tail...), added, removed))
+		frames = append(frames, serving.NewFrame(kind, append(b, tail...), added, removed))
 		addrs = addrs[n:]
 	}
 	return frames, leftOut

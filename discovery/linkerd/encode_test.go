@@ -22,9 +22,9 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 	"pgregory.net/rapid"
 
-	"github.com/fingerpost/fingerpost/discovery"
 	"github.com/fingerpost/fingerpost/discovery/streamtest"
 	"github.com/fingerpost/fingerpost/federation"
+	"github.com/fingerpost/fingerpost/serving"
 )
 
 // setOf returns what a client at a place gets of a union of Services, one Service with each of the endpoints.
@@ -66,7 +66,7 @@ func oracle(e encoder, set *federation.Set) map[string]*pb.WeightedAddr {
 }
 
 // decoded returns the same of frames, and fails for a frame that is no message.
-func decoded(t interface{ Fatalf(string, ...any) }, frames []*discovery.Frame) map[string]*pb.WeightedAddr {
+func decoded(t interface{ Fatalf(string, ...any) }, frames []*serving.Frame) map[string]*pb.WeightedAddr {
 	all := map[string]*pb.WeightedAddr{}
 	for _, f := range frames {
 		var u pb.Update
@@ -281,7 +281,7 @@ func TestOneAddressCostsNobodyElse(t *testing.T) {
 			Workload: odd.Workload,
 			Running:  true,
 		}}})
-		s := NewServer(logr.Discard(), store, Defaults())
+		s := NewServer(logr.Discard(), transport(), store, Defaults())
 		ctx, cancel := context.WithCancel(t.Context())
 		var wg sync.WaitGroup
 		get := func(path string) *streamtest.Sink {

@@ -17,6 +17,7 @@ import (
 	"github.com/fingerpost/fingerpost/discovery"
 	"github.com/fingerpost/fingerpost/discovery/streamtest"
 	"github.com/fingerpost/fingerpost/federation"
+	"github.com/fingerpost/fingerpost/serving"
 )
 
 // A client that does not read holds what it was sent, even if an explanation has a newer state: both
@@ -37,7 +38,7 @@ func TestExplainTellsWhatAStreamHolds(t *testing.T) {
 		writer.SetNode("n1", "z1")
 		config := Defaults()
 		config.ZoneWeights = true
-		server := NewServer(logr.Discard(), store, config)
+		server := NewServer(logr.Discard(), transport(), store, config)
 		ctx, cancel := context.WithCancel(t.Context())
 		var wg sync.WaitGroup
 		defer wg.Wait()
@@ -64,11 +65,11 @@ func TestExplainTellsWhatAStreamHolds(t *testing.T) {
 			*s[0].Behind != (discovery.Lag{Removes: 2}) || s[0].Addresses != 3 {
 			t.Errorf("a client that does not read: %+v", s)
 		}
-		x, err := server.Explain(streamtest.Path, discovery.Client{Namespace: "shop", Pod: "cart"})
+		x, err := server.Explain(streamtest.Path, serving.Client{Namespace: "shop", Pod: "cart"})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if want := (discovery.Client{Namespace: "shop", Pod: "cart", Node: "n1"}); x.Client.Client != want ||
+		if want := (serving.Client{Namespace: "shop", Pod: "cart", Node: "n1"}); x.Client.Client != want ||
 			x.Client.Zone != "z1" || x.Refused+x.Waits != "" {
 			t.Errorf("the client is %+v, refused %q, waits %q", x.Client, x.Refused, x.Waits)
 		}
@@ -89,18 +90,18 @@ func TestExplainTellsWhatAStreamHolds(t *testing.T) {
 		}
 
 		writer.Set(streamtest.Web, view(true))
-		if x, err = server.Explain(streamtest.Path, discovery.Client{Node: "n1"}); err != nil {
+		if x, err = server.Explain(streamtest.Path, serving.Client{Node: "n1"}); err != nil {
 			t.Fatal(err)
 		}
 		if c := x.Claims[0]; c.Weight != 10*federation.Weight || c.Why != "kept, in the client's zone" ||
 			len(x.Streams) != 0 {
 			t.Errorf("a client in the zone: %+v", x)
 		}
-		if x, err := server.Explain("missing.ns.svc.cluster.local", discovery.Client{}); err != nil ||
+		if x, err := server.Explain("missing.ns.svc.cluster.local", serving.Client{}); err != nil ||
 			x.Refused != "NotFound: Service ns/missing not found" {
 			t.Errorf("a Service that does not exist: %+v %v", x, err)
 		}
-		if _, err := server.Explain("10.0.0.1:80", discovery.Client{}); err == nil {
+		if _, err := server.Explain("10.0.0.1:80", serving.Client{}); err == nil {
 			t.Error("an address is explained, although Get refuses it")
 		}
 	})

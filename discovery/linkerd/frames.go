@@ -5,29 +5,33 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/fingerpost/fingerpost/discovery"
+	"github.com/fingerpost/fingerpost/serving"
 )
+
+// kindProfile is the kind of a message of GetProfile.
+const kindProfile serving.Kind = "profile"
 
 // Frames that are the same for every client.
 var (
-	heartbeatFrame = constant(discovery.Beat, &pb.Update{Update: &pb.Update_Add{Add: &pb.WeightedAddrSet{}}})
+	heartbeatFrame = constant(serving.Beat, &pb.Update{Update: &pb.Update_Add{Add: &pb.WeightedAddrSet{}}})
 	emptyFrame     = noEndpoints(true)
 	absentFrame    = noEndpoints(false)
 
 	// undeclaredFrame is for a port that its Service does not declare: the client falls back to the policy.
-	undeclaredFrame = constant(discovery.Profile, &pb.DestinationProfile{})
+	undeclaredFrame = constant(kindProfile, &pb.DestinationProfile{})
 )
 
-func noEndpoints(exists bool) *discovery.Frame {
+func noEndpoints(exists bool) *serving.Frame {
 	none := &pb.NoEndpoints{Exists: exists}
 	return constant(discovery.NoEntries, &pb.Update{Update: &pb.Update_NoEndpoints{NoEndpoints: none}})
 }
 
-func constant(kind discovery.Kind, m proto.Message) *discovery.Frame {
+func constant(kind serving.Kind, m proto.Message) *serving.Frame {
 	b, err := marshal(m)
 	if err != nil {
 		panic("BUG: a constant that cannot be encoded: " + err.Error())
 	}
-	return discovery.NewFrame(kind, b, 0, 0)
+	return serving.NewFrame(kind, b, 0, 0)
 }
 
 // marshal encodes a message, and fails if a text in it is no UTF-8.

@@ -9,6 +9,7 @@ import (
 
 	"github.com/fingerpost/fingerpost/discovery"
 	"github.com/fingerpost/fingerpost/federation"
+	"github.com/fingerpost/fingerpost/serving"
 )
 
 const (
@@ -27,9 +28,9 @@ func (s *Server) Get(request *pb.GetDestination, sink pb.Destination_GetServer) 
 	if err != nil {
 		return err
 	}
-	stream := s.Open(sink, "Get", request.GetPath(), client)
+	stream := s.Serving().Open(sink, "Get", request.GetPath(), client)
 	defer stream.Close()
-	stream.SetHeartbeat(discovery.Heartbeat{Frame: heartbeatFrame, First: firstHeartbeat, Idle: idleHeartbeat})
+	stream.SetHeartbeat(serving.Heartbeat{Frame: heartbeatFrame, First: firstHeartbeat, Idle: idleHeartbeat})
 	return s.Serve(stream, asked, discovery.Protocol{
 		Encoder: encoder{config: &s.config, port: asked.Port}, Reject: reject,
 	})
@@ -62,7 +63,7 @@ func reject(a *federation.Answer, first bool) error {
 // Update returns the frames that bring a client from one Answer to another: Adds, then Removes, each
 // within the limit of a message, and then NoEndpoints where there is no address and the client does not
 // know yet whether the Service exists.
-func (e encoder) Update(from, to *federation.Answer) (frames []*discovery.Frame, leftOut int) {
+func (e encoder) Update(from, to *federation.Answer) (frames []*serving.Frame, leftOut int) {
 	first := from == nil
 	if first {
 		from = &federation.Answer{}
@@ -81,7 +82,7 @@ func (e encoder) Update(from, to *federation.Answer) (frames []*discovery.Frame,
 
 // encode returns the frames that turn one Set into another. Addresses that cannot be encoded are left
 // out, and counted.
-func (e encoder) encode(from, to *federation.Set) (frames []*discovery.Frame, leftOut int) {
+func (e encoder) encode(from, to *federation.Set) (frames []*serving.Frame, leftOut int) {
 	add, remove := federation.DiffAt(from, to, e.port)
 	frames, leftOut = e.adds(add)
 	return append(frames, removes(remove)...), leftOut
@@ -89,7 +90,7 @@ func (e encoder) encode(from, to *federation.Set) (frames []*discovery.Frame, le
 
 // Explain returns what Get sends to a client for an authority, and why. An authority that Get refuses
 // is refused.
-func (s *Server) Explain(authority string, client discovery.Client) (*discovery.Explanation, error) {
+func (s *Server) Explain(authority string, client serving.Client) (*discovery.Explanation, error) {
 	asked, err := parseAuthority(authority, s.config.ClusterDomain)
 	if err != nil {
 		return nil, err

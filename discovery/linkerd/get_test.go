@@ -16,11 +16,11 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/fingerpost/fingerpost/discovery"
 	"github.com/fingerpost/fingerpost/discovery/proxy"
 	"github.com/fingerpost/fingerpost/discovery/streamtest"
 	"github.com/fingerpost/fingerpost/federation"
 	"github.com/fingerpost/fingerpost/federation/profile"
+	"github.com/fingerpost/fingerpost/serving"
 )
 
 // Streams of equal Queries get the very same bytes; a client whose place makes no difference shares them.
@@ -30,7 +30,7 @@ func TestFramesAreShared(t *testing.T) {
 			streamtest.Web: streamtest.ViewOf(streamtest.SliceOf("a", 1, 3)),
 		})
 		writer.SetNode("n1", "z1")
-		server := NewServer(logr.Discard(), store, Defaults())
+		server := NewServer(logr.Discard(), transport(), store, Defaults())
 		ctx, cancel := context.WithCancel(t.Context())
 		var wg sync.WaitGroup
 		sinks := map[string]*streamtest.Sink{}
@@ -70,9 +70,7 @@ func TestLargeServicesAreChunked(t *testing.T) {
 			}}
 		}
 		store, _ := streamtest.Local(map[federation.Service]*federation.View{streamtest.Web: streamtest.ViewOf(large)})
-		config := Defaults()
-		config.FrameBytes = 1 << 20
-		server := NewServer(logr.Discard(), store, config)
+		server := NewServer(logr.Discard(), keeping(1<<20), store, Defaults())
 		ctx, cancel := context.WithCancel(t.Context())
 		s := streamtest.NewOpenSink(ctx)
 		var wg sync.WaitGroup
@@ -168,9 +166,8 @@ func TestFrameCacheIsBounded(t *testing.T) {
 			}] = streamtest.ViewOf(streamtest.SliceOf("a", i, 100))
 		}
 		store, _ := streamtest.Local(views)
-		config := Defaults()
-		config.FrameBytes = 20_000
-		server := NewServer(logr.Discard(), store, config)
+		const limit = 20_000
+		server := NewServer(logr.Discard(), keeping(limit), store, Defaults())
 		for range 3 {
 			for svc := range views {
 				ctx, cancel := context.WithCancel(t.Context())
@@ -185,8 +182,8 @@ func TestFrameCacheIsBounded(t *testing.T) {
 				wg.Wait()
 			}
 		}
-		if n := metric(t, server, "fingerpost_frame_cache_bytes"); n > config.FrameBytes {
-			t.Errorf("%d bytes of frames are kept, the bound is %d", n, config.FrameBytes)
+		if n := metric(t, server, "fingerpost_frame_cache_bytes"); n > limit {
+			t.Errorf("%d bytes of frames are kept, the bound is %d", n, limit)
 		}
 		if n := metric(t, server, "fingerpost_queries"); n > 0 {
 			t.Errorf("%d questions are kept that no stream asks", n)
@@ -197,9 +194,8 @@ func TestFrameCacheIsBounded(t *testing.T) {
 // Profiles are kept like other messages: within the same bound, however often a ServiceProfile changes.
 func TestProfilesAreBounded(t *testing.T) {
 	store, _ := streamtest.Local(nil)
-	config := Defaults()
-	config.FrameBytes = 20_000
-	server := NewServer(logr.Discard(), store, config)
+	const limit = 20_000
+	server := NewServer(logr.Discard(), keeping(limit), store, Defaults())
 	version := func(n int) profileKey {
 		return profileKey{service: streamtest.Web, port: 80, profile: &profile.Profile{Routes: []profile.Route{{
 			Name: strconv.Itoa(n), Condition: &profile.Request{Path: strings.Repeat("long", 250)},
@@ -211,8 +207,8 @@ func TestProfilesAreBounded(t *testing.T) {
 			t.Fatalf("version %d was encoded twice", n)
 		}
 	}
-	if n := metric(t, server, "fingerpost_frame_cache_bytes"); n == 0 || n > config.FrameBytes {
-		t.Errorf("%d bytes of profiles are kept, the bound is %d", n, config.FrameBytes)
+	if n := metric(t, server, "fingerpost_frame_cache_bytes"); n == 0 || n > limit {
+		t.Errorf("%d bytes of profiles are kept, the bound is %d", n, limit)
 	}
 }
 
@@ -256,7 +252,7 @@ func FuzzToken(f *testing.F) {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, token string) {
-		if c, err := parseToken(token); err != nil && c != (discovery.Client{}) {
+		if c, err := parseToken(token); err != nil && c != (serving.Client{}) {
 			t.Errorf("%q cannot be read, and is %+v", token, c)
 		}
 	})

@@ -16,15 +16,16 @@ import (
 	"github.com/fingerpost/fingerpost/federation"
 	"github.com/fingerpost/fingerpost/federation/profile"
 	"github.com/fingerpost/fingerpost/federation/watch"
+	"github.com/fingerpost/fingerpost/serving"
 )
 
 // profileStream is one GetProfile stream. It belongs to the stream's goroutine. Everything that it
 // sends is known here: it never waits for another cluster, because a proxy holds back all traffic to an
 // IP until it has an answer.
 type profileStream struct {
-	*discovery.Stream
+	*serving.Stream
 	server *Server
-	client discovery.Client
+	client serving.Client
 	asked  profileTarget
 
 	home            *federation.Watch // of no Service: it shows whether the local cluster was synced
@@ -32,9 +33,9 @@ type profileStream struct {
 	address         tableWatch[netip.Addr, *federation.Address]
 	primary, backup profileWatch
 
-	last    *discovery.Frame // what the client was sent, and is sent again as a heartbeat; nil for nothing
-	subject subject          // of the newest answer
-	beat    time.Time        // when a heartbeat is due; zero for never
+	last    *serving.Frame // what the client was sent, and is sent again as a heartbeat; nil for nothing
+	subject subject        // of the newest answer
+	beat    time.Time      // when a heartbeat is due; zero for never
 }
 
 // GetProfile streams what is known of a Service, or of the workload at an IP. See docs/protocol.md.
@@ -53,9 +54,9 @@ func (s *Server) GetProfile(request *pb.GetDestination, sink pb.Destination_GetP
 }
 
 func (s *Server) newProfileStream(
-	path string, asked profileTarget, client discovery.Client, sink discovery.Sink,
+	path string, asked profileTarget, client serving.Client, sink serving.Sink,
 ) *profileStream {
-	stream := s.Open(sink, "GetProfile", path, client)
+	stream := s.Serving().Open(sink, "GetProfile", path, client)
 	l := &profileStream{Stream: stream, server: s, client: client, asked: asked}
 	store, bell := s.Store(), l.Bell()
 	l.home = store.Watch(federation.Ref{Cluster: s.config.Cluster})
@@ -99,7 +100,7 @@ func (l *profileStream) step(now time.Time) error {
 }
 
 // update sends a profile if the client does not have it, or a heartbeat is due.
-func (l *profileStream) update(next *discovery.Frame, now time.Time) error {
+func (l *profileStream) update(next *serving.Frame, now time.Time) error {
 	differs := l.last == nil || !bytes.Equal(next.Bytes(), l.last.Bytes())
 	if !differs && now.Before(l.beat) {
 		return nil
@@ -111,13 +112,13 @@ func (l *profileStream) update(next *discovery.Frame, now time.Time) error {
 		l.server.workloads.Inc()
 	}
 	l.last = next
-	l.beat = time.Now().Add(discovery.Jitter(idleHeartbeat)) // Send may have waited for the client
+	l.beat = time.Now().Add(serving.Jitter(idleHeartbeat)) // Send may have waited for the client
 	return nil
 }
 
 // answer returns the newest profile, or nil as long as there is nothing to send. What it depends on is
 // watched from then on, and ServiceProfiles that it does not depend on are not any more.
-func (l *profileStream) answer(now time.Time) (*discovery.Frame, error) {
+func (l *profileStream) answer(now time.Time) (*serving.Frame, error) {
 	key, f, err := l.findKey(now)
 	if key == (profileKey{}) {
 		l.primary.close()
@@ -130,7 +131,7 @@ func (l *profileStream) answer(now time.Time) (*discovery.Frame, error) {
 
 // findKey returns the key of the profile of a Service, still without a ServiceProfile; or no key, and what there is to
 // send instead, if anything, or the error that ends the stream.
-func (l *profileStream) findKey(now time.Time) (key profileKey, f *discovery.Frame, err error) {
+func (l *profileStream) findKey(now time.Time) (key profileKey, f *serving.Frame, err error) {
 	if home, _ := l.home.Load(); len(home.Unknown()) > 0 {
 		return key, nil, nil
 	}
@@ -156,7 +157,7 @@ func (l *profileStream) findKey(now time.Time) (key profileKey, f *discovery.Fra
 
 // findService is findKey for a Service.
 func (l *profileStream) findService(now time.Time, name federation.Service) (
-	key profileKey, f *discovery.Frame, err error,
+	key profileKey, f *serving.Frame, err error,
 ) {
 	port, declared := l.asked.Port, l.service.declaration(name)
 	switch {
@@ -217,14 +218,14 @@ func (l *profileStream) rejectFirst(code codes.Code, format string, args ...any)
 
 // notFound ends a stream whose Service does not exist, unless it may be about to.
 func (l *profileStream) notFound(now time.Time, name federation.Service) error {
-	if l.AwaitsService(now) {
+	if discovery.AwaitsService(l.Stream, now) {
 		return nil
 	}
 	return l.rejectFirst(codes.NotFound, "Service %s/%s not found", name.Namespace, name.Name)
 }
 
 // instance returns the profile of the endpoint of a Service that has the hostname which is asked for.
-func (l *profileStream) instance(now time.Time, name federation.Service) (*discovery.Frame, error) {
+func (l *profileStream) instance(now time.Time, name federation.Service) (*serving.Frame, error) {
 	snapshot := l.service.snapshot(name)
 	if snapshot.View == nil {
 		return nil, l.notFound(now, snapshot.Service)
@@ -242,7 +243,7 @@ func (l *profileStream) instance(now time.Time, name federation.Service) (*disco
 }
 
 // resident returns the profile of an IP that is no Service's.
-func (l *profileStream) resident(a *federation.Address) (*discovery.Frame, error) {
+func (l *profileStream) resident(a *federation.Address) (*serving.Frame, error) {
 	who := residents(a, l.asked.Port)
 	if len(who) > 1 {
 		return nil, l.rejectFirst(codes.FailedPrecondition,
@@ -291,7 +292,7 @@ func pending(a *federation.Address, w *federation.Workload) bool {
 }
 
 // workloadFrame returns the profile of a workload at an IP; of the zero Resident if none is known.
-func (l *profileStream) workloadFrame(ip netip.Addr, w federation.Resident) *discovery.Frame {
+func (l *profileStream) workloadFrame(ip netip.Addr, w federation.Resident) *serving.Frame {
 	l.setSubject(subject{workload: true})
 	config, port := &l.server.config, l.asked.Port
 	endpoint := &pb.WeightedAddr{Addr: tcpAddress(netip.AddrPortFrom(ip, port)), Weight: federation.Weight}
@@ -344,8 +345,8 @@ type profileKey struct {
 }
 
 // profileFrame returns the encoded profile of a Service.
-func (s *Server) profileFrame(key profileKey) *discovery.Frame {
-	if f, known := s.Cache().Find(key); known {
+func (s *Server) profileFrame(key profileKey) *serving.Frame {
+	if f, known := s.Serving().Cache().Find(key); known {
 		return f
 	}
 	name := s.fullName(key.service)
@@ -363,19 +364,19 @@ func (s *Server) profileFrame(key profileKey) *discovery.Frame {
 		key.profile, key.namespace = nil, ""
 		return s.profileFrame(key)
 	}
-	s.Cache().Keep(key, f, len(f.Bytes())) // the key holds on to what was parsed, about as much again
+	s.Serving().Cache().Keep(key, f, len(f.Bytes())) // the key holds on to what was parsed, about as much again
 	return f
 }
 
 // profile encodes a profile, which stays empty if it is not valid: if a text in it is no UTF-8, or it
 // is larger than a message may be.
-func (s *Server) profile(m *pb.DestinationProfile) (f *discovery.Frame, valid bool) {
+func (s *Server) profile(m *pb.DestinationProfile) (f *serving.Frame, valid bool) {
 	b, err := marshal(m)
-	if err != nil || len(b) > discovery.MaxFrame {
+	if err != nil || len(b) > serving.MaxFrame {
 		s.LeaveOut()
 		return undeclaredFrame, false
 	}
-	return discovery.NewFrame(discovery.Profile, b, 0, 0), true
+	return serving.NewFrame(kindProfile, b, 0, 0), true
 }
 
 func reference(group, kind, namespace, name string, port uint16) *metapb.Metadata {

@@ -14,6 +14,7 @@ import (
 	"github.com/fingerpost/fingerpost/discovery"
 	"github.com/fingerpost/fingerpost/discovery/streamtest"
 	"github.com/fingerpost/fingerpost/federation"
+	"github.com/fingerpost/fingerpost/serving"
 )
 
 // A profile depends on what its Service declares. Endpoints, which change much more often, wake no stream.
@@ -23,8 +24,8 @@ func TestProfileWakesForDeclarations(t *testing.T) {
 	})
 	streamOf := func(hostname string) *profileStream {
 		asked := profileTarget{Query: discovery.Query{Service: streamtest.Web, Port: 80, Hostname: hostname}}
-		server := NewServer(logr.Discard(), store, Defaults())
-		return server.newProfileStream(streamtest.Path, asked, discovery.Client{}, streamtest.NewCounter(t.Context()))
+		server := NewServer(logr.Discard(), transport(), store, Defaults())
+		return server.newProfileStream(streamtest.Path, asked, serving.Client{}, streamtest.NewCounter(t.Context()))
 	}
 	of, one := streamOf(""), streamOf("h")
 	defer of.close()
@@ -103,7 +104,7 @@ func rung(l *profileStream) bool {
 func TestProfileOfNewService(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store, writer := streamtest.Local(nil)
-		server := NewServer(logr.Discard(), store, Defaults())
+		server := NewServer(logr.Discard(), transport(), store, Defaults())
 		ctx, cancel := context.WithCancel(t.Context())
 		ask := func() (*streamtest.Counter, chan error) {
 			sink, done := streamtest.NewCounter(ctx), make(chan error, 1)

@@ -26,10 +26,10 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/fingerpost/fingerpost/cluster/view"
-	"github.com/fingerpost/fingerpost/discovery"
 	"github.com/fingerpost/fingerpost/discovery/linkerd"
 	"github.com/fingerpost/fingerpost/discovery/proxy"
 	"github.com/fingerpost/fingerpost/federation"
+	"github.com/fingerpost/fingerpost/serving"
 )
 
 const (
@@ -90,11 +90,13 @@ func askAtRandom(t *testing.T, source *rand.PCG, mode string, n int) {
 	config.Cluster, config.ClusterDomain, config.TrustDomain, config.ControllerNamespace = home, domain, trust, ours
 	config.ZoneWeights, config.TransportMode = true, mode
 	config.HTTP2 = &pb.Http2ClientParams{}
-	config.FrameBytes = 1 << 16 // so that it overflows
-	config.Admission = discovery.AdmissionConfig{Rate: 1e6, Burst: 1e6, Answers: 4, Patience: 2 * time.Second}
+	ofServing := serving.DefaultConfig()
+	ofServing.FrameBytes = 1 << 16 // so that it overflows
+	ofServing.Admission = serving.AdmissionConfig{Rate: 1e6, Burst: 1e6, Answers: 4, Patience: 2 * time.Second}
+	on := serving.NewServer(logr.Discard(), ofServing)
 	listener := bufconn.Listen(1 << 16)
-	server := grpc.NewServer(discovery.Codec())
-	pb.RegisterDestinationServer(server, linkerd.NewServer(logr.Discard(), store, config))
+	server := grpc.NewServer(serving.Codec())
+	pb.RegisterDestinationServer(server, linkerd.NewServer(logr.Discard(), on, store, config))
 	conn, err := grpc.NewClient("passthrough:///fingerpost", grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithContextDialer(func(context.Context, string) (net.Conn, error) { return listener.Dial() }))
 	if err != nil {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/fingerpost/fingerpost/discovery"
 	"github.com/fingerpost/fingerpost/federation"
+	"github.com/fingerpost/fingerpost/serving"
 )
 
 const (
@@ -88,7 +89,7 @@ func splitAuthority(path, domain string) (t profileTarget, valid bool) {
 func isLabel(s string) bool { return s != "" && len(s) <= maxLabel }
 
 // validateClient refuses names that are longer than names can be, without repeating them.
-func validateClient(c discovery.Client) error {
+func validateClient(c serving.Client) error {
 	for _, field := range []struct{ name, value string }{{"ns", c.Namespace}, {"nodeName", c.Node}, {"pod", c.Pod}} {
 		if len(field.value) > maxName {
 			return status.Errorf(codes.InvalidArgument, "context token: %s has %d bytes, more than a name has (%d)",
@@ -99,10 +100,10 @@ func validateClient(c discovery.Client) error {
 }
 
 // parseToken reads a context token: JSON, or the old form ns:<namespace>.
-func parseToken(token string) (discovery.Client, error) {
+func parseToken(token string) (serving.Client, error) {
 	token = strings.TrimSpace(token)
 	if token == "" {
-		return discovery.Client{}, nil
+		return serving.Client{}, nil
 	}
 	var c struct {
 		Namespace string `json:"ns"`
@@ -111,10 +112,10 @@ func parseToken(token string) (discovery.Client, error) {
 	}
 	err := json.Unmarshal([]byte(token), &c)
 	if err == nil {
-		return discovery.Client{Namespace: c.Namespace, Node: c.Node, Pod: c.Pod}, nil
+		return serving.Client{Namespace: c.Namespace, Node: c.Node, Pod: c.Pod}, nil
 	}
 	if namespace, old := strings.CutPrefix(token, "ns:"); old && !strings.Contains(namespace, ":") {
-		return discovery.Client{Namespace: strings.Clone(namespace)}, nil // and not the whole token with it
+		return serving.Client{Namespace: strings.Clone(namespace)}, nil // and not the whole token with it
 	}
-	return discovery.Client{}, fmt.Errorf("context token is neither JSON nor ns:<namespace>: %w", err)
+	return serving.Client{}, fmt.Errorf("context token is neither JSON nor ns:<namespace>: %w", err)
 }

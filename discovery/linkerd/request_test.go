@@ -25,7 +25,7 @@ func TestNamesAreBounded(t *testing.T) {
 	store, _ := streamtest.Local(map[federation.Service]*federation.View{
 		streamtest.Web: streamtest.ViewOf(streamtest.SliceOf("a", 1, 3)),
 	})
-	server := NewServer(logr.Discard(), store, Defaults())
+	server := NewServer(logr.Discard(), transport(), store, Defaults())
 	conn := connect(t, server)
 	const maxRequest = 16 << 10 // of the Engine
 	long := func(n int) string { return strings.Repeat("x", n) }
@@ -80,7 +80,7 @@ func TestNamesAreBounded(t *testing.T) {
 func connect(t *testing.T, s *Server) *grpc.ClientConn {
 	t.Helper()
 	listener := bufconn.Listen(1 << 16)
-	server := grpc.NewServer(append(s.Options(), grpc.WaitForHandlers(true))...)
+	server := grpc.NewServer(append(s.Serving().Options(), grpc.WaitForHandlers(true))...)
 	pb.RegisterDestinationServer(server, s)
 	var wg sync.WaitGroup
 	wg.Go(func() { _ = server.Serve(listener) })

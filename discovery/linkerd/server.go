@@ -7,6 +7,7 @@ import (
 
 	"github.com/fingerpost/fingerpost/discovery"
 	"github.com/fingerpost/fingerpost/federation"
+	"github.com/fingerpost/fingerpost/serving"
 )
 
 // A Server answers Destination requests from the Store of its Engine.
@@ -20,10 +21,11 @@ type Server struct {
 	workloads prometheus.Counter
 }
 
-// NewServer returns a Server of what store holds.
-func NewServer(log logr.Logger, store *federation.Store, config Config) *Server {
+// NewServer returns a Server of what store holds, whose streams are opened on another one.
+func NewServer(log logr.Logger, on *serving.Server, store *federation.Store, config Config) *Server {
+	on.AddKinds(kindProfile)
 	return &Server{
-		log: log, config: config, Engine: discovery.NewEngine(log, store, config.Config),
+		log: log, config: config, Engine: discovery.NewEngine(on, store, config.Config),
 		followers: newProfileFollowers(store.Profiles()),
 		workloads: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "workload_updates",
@@ -42,7 +44,7 @@ func (s *Server) Collectors() []prometheus.Collector {
 }
 
 // clientOf returns what the context token of a request names. A token that cannot be read names nothing.
-func (s *Server) clientOf(request *pb.GetDestination) (discovery.Client, error) {
+func (s *Server) clientOf(request *pb.GetDestination) (serving.Client, error) {
 	client, err := parseToken(request.GetContextToken())
 	if err != nil {
 		s.log.V(1).Info("A context token cannot be read", "path", request.GetPath(), "error", err.Error())

@@ -23,6 +23,7 @@ import (
 	"github.com/fingerpost/fingerpost/e2e/internal/browser"
 	"github.com/fingerpost/fingerpost/federation"
 	"github.com/fingerpost/fingerpost/links"
+	"github.com/fingerpost/fingerpost/serving"
 )
 
 // A fleet is a replica's page about clusters, the first of which is the local one.
@@ -63,9 +64,10 @@ func newFleet(t *testing.T, services int, names ...string) *fleet {
 	f.do(err)
 	config := linkerd.Defaults()
 	config.Cluster = federation.Cluster(names[0])
+	on := serving.NewServer(logr.Discard(), serving.DefaultConfig())
 	server := httptest.NewServer(debug.Handler(debug.Sources{
 		Store: store, Registry: f.registry, Links: reconciler, Namespace: "linkerd",
-		Discovery: linkerd.NewServer(logr.Discard(), store, config),
+		Discovery: linkerd.NewServer(logr.Discard(), on, store, config),
 		Cluster:   names[0], Replica: "fingerpost-6c9f8-k2x4p", Version: "v0.1.0",
 	}))
 	f.url = server.URL + "/"

@@ -12,17 +12,17 @@ import (
 const imports = `
 cmd/fingerpost -> cmd/fingerpost/app cmd/fingerpost/check cmd/fingerpost/cli
 cmd/fingerpost -> cmd/fingerpost/server cmd/fingerpost/webhook
-cmd/fingerpost -> discovery/linkerd federation links
+cmd/fingerpost -> discovery/linkerd federation links serving
 cmd/fingerpost/app -> cmd/fingerpost/debug cmd/fingerpost/server
 cmd/fingerpost/app -> cluster cluster/apply cluster/checkpoint cluster/endpointslice cluster/api cluster/lease
-cmd/fingerpost/app -> cluster/tokenreview discovery/linkerd federation links links/mirror
+cmd/fingerpost/app -> cluster/tokenreview discovery/linkerd federation links links/mirror serving
 cmd/fingerpost/check -> cmd/fingerpost/cli cmd/fingerpost/debug
 cmd/fingerpost/check -> cluster cluster/api cluster/apply cluster/linkerd federation links
 cmd/fingerpost/cli -> cmd/fingerpost/debug
 cmd/fingerpost/cli -> cluster cluster/api cluster/linkerd discovery discovery/proxy federation federation/policy links
 cmd/fingerpost/debug -> cmd/fingerpost/server
-cmd/fingerpost/debug -> cluster cluster/linkerd discovery discovery/linkerd federation links
-cmd/fingerpost/server -> cluster cluster/tokenreview discovery discovery/linkerd federation/watch
+cmd/fingerpost/debug -> cluster cluster/linkerd discovery discovery/linkerd federation links serving
+cmd/fingerpost/server -> cluster cluster/tokenreview federation/watch serving
 cmd/fingerpost/webhook -> cluster/linkerd/serviceprofile
 cmd/fingerpost/cmdtest ->
 
@@ -46,10 +46,12 @@ cluster/tokenreview ->
 cluster/api -> federation/watch
 cluster/apitest ->
 
-discovery/linkerd -> discovery federation federation/profile federation/watch
-discovery -> federation federation/policy federation/watch
+discovery/linkerd -> discovery serving federation federation/profile federation/watch
+discovery -> serving federation federation/policy federation/watch
 discovery/proxy ->
 discovery/streamtest -> discovery/proxy federation
+
+serving -> federation/watch
 
 federation -> federation/policy federation/profile federation/watch
 federation/policy ->
@@ -62,6 +64,7 @@ internal/repo ->
 
 // strangers are the packages of other modules that a package, and what is below it, must not import.
 const strangers = `
+serving -> k8s.io sigs.k8s.io github.com/linkerd
 discovery -> k8s.io sigs.k8s.io
 cluster -> google.golang.org/grpc github.com/linkerd
 links -> google.golang.org/grpc github.com/linkerd

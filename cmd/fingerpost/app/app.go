@@ -9,7 +9,9 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	pb "github.com/linkerd/linkerd2-proxy-api/go/destination"
 	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
@@ -28,6 +30,7 @@ import (
 	"github.com/fingerpost/fingerpost/federation"
 	"github.com/fingerpost/fingerpost/links"
 	"github.com/fingerpost/fingerpost/links/mirror"
+	"github.com/fingerpost/fingerpost/serving"
 )
 
 // Options is everything that an App depends on. Nothing in this package reads flags, files or the
@@ -60,6 +63,7 @@ type Options struct {
 	Lease         lease.Timing // of the Leases under which replicas write
 	Installations []string     // namespaces besides that of the control plane in which Leases of installations count
 	Writer        endpointslice.Options
+	Serving       serving.Config
 	Discovery     linkerd.Config
 }
 
@@ -68,6 +72,7 @@ type App struct {
 	Store     *federation.Store
 	Registry  *cluster.Registry
 	Links     *links.Reconciler
+	Serving   *serving.Server
 	Discovery *linkerd.Server
 	Metrics   *prometheus.Registry
 	Ready     *server.Readiness
@@ -116,8 +121,10 @@ func New(ctx context.Context, log logr.Logger, o Options) (*App, error) {
 	if err := a.addWriters(ctx, log, o, localConn); err != nil {
 		return nil, err
 	}
-	a.Discovery = linkerd.NewServer(log, a.Store, o.Discovery)
+	a.Serving = serving.NewServer(log, o.Serving)
+	a.Discovery = linkerd.NewServer(log, a.Serving, a.Store, o.Discovery)
 	a.Metrics.MustRegister(a.Registry, a.Ready.Metric())
+	a.Metrics.MustRegister(a.Serving.Collectors()...)
 	a.Metrics.MustRegister(a.Discovery.Collectors()...)
 	return a, a.addServers(log, o, localConn)
 }
@@ -244,7 +251,7 @@ func (a *App) addServers(log logr.Logger, o Options, localConn *api.Connection) 
 	parts := []manager.Runnable{
 		a.Links,
 		a.Ready,
-		server.NewGRPC(log, o.Addr, o.Listen, o.TLS, a.Discovery, a.Ready, o.Discovery, a.Metrics),
+		server.NewGRPC(log, o.Addr, o.Listen, o.TLS, a.Serving, a.register, a.Ready, a.Metrics),
 		newHTTP("admin", o.AdminAddr, admin),
 		newHTTP("debug", o.DebugAddr, a.Pages),
 		a.Registry,
@@ -257,6 +264,9 @@ func (a *App) addServers(log logr.Logger, o Options, localConn *api.Connection) 
 	return a.addPeerServer(log, o, localConn, newHTTP)
 }
 
+// register registers what the gRPC server serves.
+func (a *App) register(s grpc.ServiceRegistrar) { pb.RegisterDestinationServer(s, a.Discovery) }
+
 // Run runs all parts until ctx ends or one of them fails.
 func (a *App) Run(ctx context.Context) error { return a.manager.Start(ctx) }
 
@@ -268,7 +278,7 @@ func newManager(log logr.Logger, o Options) (manager.Manager, error) {
 		Logger:                  log,
 		Metrics:                 metricsserver.Options{BindAddress: "0"},
 		HealthProbeBindAddress:  "0",
-		GracefulShutdownTimeout: new(o.Discovery.DrainWindow + 10*time.Second),
+		GracefulShutdownTimeout: new(o.Serving.DrainWindow + 10*time.Second),
 		MapperProvider: func(*rest.Config, *http.Client) (meta.RESTMapper, error) {
 			return meta.NewDefaultRESTMapper(nil), nil
 		},

@@ -22,9 +22,9 @@ import (
 	"github.com/fingerpost/fingerpost/cluster/apitest"
 	"github.com/fingerpost/fingerpost/cluster/endpointslice"
 	"github.com/fingerpost/fingerpost/cluster/lease"
-	"github.com/fingerpost/fingerpost/discovery"
 	"github.com/fingerpost/fingerpost/discovery/linkerd"
 	"github.com/fingerpost/fingerpost/federation"
+	"github.com/fingerpost/fingerpost/serving"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -71,6 +71,7 @@ func TestReplica(t *testing.T) {
 		ProbeInterval: time.Second, Thresholds: federation.Thresholds{Suspect: 10 * time.Second, Stale: time.Minute},
 		Lease:     lease.Timing{Duration: 6 * time.Second, Renew: 2 * time.Second, Fence: 4500 * time.Millisecond},
 		Writer:    endpointslice.Options{},
+		Serving:   serving.DefaultConfig(),
 		Discovery: linkerd.Defaults(),
 	})
 	if err != nil {
@@ -85,7 +86,7 @@ func TestReplica(t *testing.T) {
 			t.Fatalf("it stopped before it was ready: %v", err)
 		}
 	}
-	got, err := a.Discovery.Explain("web.shop.svc.cluster.local:80", discovery.Client{})
+	got, err := a.Discovery.Explain("web.shop.svc.cluster.local:80", serving.Client{})
 	if err != nil || len(got.Claims) != 1 || got.Claims[0].Addr != "10.1.0.1:80" || !got.Claims[0].Kept {
 		t.Errorf("it serves %+v, %v", got, err)
 	}

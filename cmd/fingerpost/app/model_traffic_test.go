@@ -11,8 +11,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/fingerpost/fingerpost/discovery"
 	"github.com/fingerpost/fingerpost/federation/policy/policytest"
+	"github.com/fingerpost/fingerpost/serving"
 )
 
 // What the model knows of traffic between clusters: which endpoints clients are given by the annotations that there
@@ -224,7 +224,7 @@ func (s *scenario) trafficDifferences(m *model, now time.Time, report func(forma
 			}
 		}
 		for _, service := range []string{"all", "web-federated"} {
-			x, err := r.Discovery.Explain(service+"."+shop+".svc."+domain+":80", discovery.Client{Node: "node-1"})
+			x, err := r.Discovery.Explain(service+"."+shop+".svc."+domain+":80", serving.Client{Node: "node-1"})
 			if err != nil || len(x.Traffic) == 0 {
 				continue
 			}

@@ -30,6 +30,7 @@ import (
 	"github.com/fingerpost/fingerpost/cmd/fingerpost/server"
 	"github.com/fingerpost/fingerpost/discovery/linkerd"
 	"github.com/fingerpost/fingerpost/federation"
+	"github.com/fingerpost/fingerpost/serving"
 )
 
 // replica is one process: the App, and all its connections.
@@ -119,15 +120,17 @@ func (s *scenario) options(args []string) app.Options {
 	o := app.Options{
 		Addr: "fingerpost.test:8086", ProbeInterval: 5 * time.Second,
 		Thresholds: federation.Thresholds{Suspect: 10 * time.Second, Stale: 150 * time.Second},
+		Serving:    serving.DefaultConfig(),
 		Discovery:  linkerd.Defaults(),
 		Lease:      lease.Timing{Duration: 6 * time.Second, Renew: 2 * time.Second, Fence: 4500 * time.Millisecond},
 		Writer:     endpointslice.Options{},
 	}
 	o.Discovery.TrustDomain = trust
-	o.Discovery.Admission.ConnectionRate, o.Discovery.Admission.ConnectionBurst = 1e6, 1e6
-	o.Discovery.Admission.Rate, o.Discovery.Admission.Burst, o.Discovery.Admission.Answers = 1e6, 1e6, 1e3
+	o.Serving.Admission.ConnectionRate, o.Serving.Admission.ConnectionBurst = 1e6, 1e6
+	o.Serving.Admission.Rate, o.Serving.Admission.Burst, o.Serving.Admission.Answers = 1e6, 1e6, 1e3
 	fs := flag.NewFlagSet("flags", flag.ContinueOnError)
 	o.Discovery.Flags(fs)
+	o.Serving.Flags(fs)
 	fs.BoolVar(&o.ReadSlices, "enable-endpoint-slices", true, "")
 	fs.BoolVar(&o.Writer.External, "external-workload-slices", false, "")
 	fs.BoolVar(&o.Writer.Federated, "federated-slices", false, "")
@@ -161,7 +164,7 @@ func (s *scenario) options(args []string) app.Options {
 	if err := fs.Parse(append(defaults, args...)); err != nil {
 		s.t.Fatal(err)
 	}
-	if err := o.Discovery.Validate(); err != nil {
+	if err := errors.Join(o.Discovery.Validate(), o.Serving.Validate()); err != nil {
 		s.t.Fatal(err)
 	}
 	if !o.Writer.External && !o.Writer.Federated && !o.Mirrors {

@@ -592,7 +592,7 @@ func (s *scenario) do(verb string, args []string) {
 	case "disk":
 		s.disk(at(0), at(1))
 	case "drain":
-		s.first().Discovery.Drain(0)
+		s.first().Serving.Drain(0)
 	case "clusters":
 		statuses, _ := s.first().Registry.Statuses()
 		for _, name := range sortedKeys(statuses) {

@@ -16,6 +16,7 @@ import (
 	"github.com/fingerpost/fingerpost/discovery"
 	"github.com/fingerpost/fingerpost/discovery/proxy"
 	"github.com/fingerpost/fingerpost/federation/policy"
+	"github.com/fingerpost/fingerpost/serving"
 )
 
 // annotationPrefix is that of the annotations of traffic policy.
@@ -219,7 +220,7 @@ func (s *scenario) traffic(authority string, args []string) {
 // explanation returns that of a Service for a client, on a node if one is named.
 func (s *scenario) explanation(authority string, args []string) *discovery.Explanation {
 	s.t.Helper()
-	client := discovery.Client{}
+	client := serving.Client{}
 	for _, arg := range args {
 		client.Node = strings.TrimPrefix(arg, "node=")
 	}

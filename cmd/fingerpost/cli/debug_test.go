@@ -18,6 +18,7 @@ import (
 	"github.com/fingerpost/fingerpost/discovery"
 	"github.com/fingerpost/fingerpost/federation"
 	"github.com/fingerpost/fingerpost/links"
+	"github.com/fingerpost/fingerpost/serving"
 )
 
 // rows are the lines of a table, with one blank between cells.
@@ -187,7 +188,7 @@ func TestExplanationsOfReplicas(t *testing.T) {
 	explanation := func(replica, node string, stream uint64, kept ...string) replicaExplanation {
 		x := replicaExplanation{
 			replica,
-			discovery.Explanation{Authority: "web.shop", Client: discovery.Place{Client: discovery.Client{Node: node}}},
+			discovery.Explanation{Authority: "web.shop", Client: discovery.Place{Client: serving.Client{Node: node}}},
 		}
 		if stream > 0 {
 			x.Streams = []discovery.StreamStatus{{ID: stream}}

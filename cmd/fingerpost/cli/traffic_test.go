@@ -8,12 +8,13 @@ import (
 
 	"github.com/fingerpost/fingerpost/cmd/fingerpost/cmdtest"
 	"github.com/fingerpost/fingerpost/discovery"
+	"github.com/fingerpost/fingerpost/serving"
 )
 
 // The table of traffic has a line for each cluster, and JSON all replicas.
 func TestTraffic(t *testing.T) {
 	page := discovery.Explanation{
-		Authority: "web.shop:80", Client: discovery.Place{Client: discovery.Client{Namespace: "shop", Pod: "cart"}},
+		Authority: "web.shop:80", Client: discovery.Place{Client: serving.Client{Namespace: "shop", Pod: "cart"}},
 		Policy: true,
 		Notes:  []string{"over budget: west"},
 		Traffic: []discovery.ClusterShare{

@@ -14,6 +14,7 @@ import (
 	"github.com/fingerpost/fingerpost/discovery/linkerd"
 	"github.com/fingerpost/fingerpost/federation"
 	"github.com/fingerpost/fingerpost/links"
+	"github.com/fingerpost/fingerpost/serving"
 )
 
 // Sources is what the pages are made of.
@@ -84,7 +85,7 @@ func (s *Sources) serveStream(w http.ResponseWriter, r *http.Request) {
 // serveExplanation explains what a client gets: ?authority=&ns=&pod=&node=.
 func (s *Sources) serveExplanation(w http.ResponseWriter, r *http.Request) {
 	query := r.URL.Query()
-	client := discovery.Client{Namespace: query.Get("ns"), Pod: query.Get("pod"), Node: query.Get("node")}
+	client := serving.Client{Namespace: query.Get("ns"), Pod: query.Get("pod"), Node: query.Get("node")}
 	explanation, err := s.Discovery.Explain(query.Get("authority"), client)
 	if err != nil {
 		http.Error(w, status.Convert(err).Message(), http.StatusBadRequest)

@@ -19,6 +19,7 @@ import (
 	"github.com/fingerpost/fingerpost/discovery/linkerd"
 	"github.com/fingerpost/fingerpost/federation"
 	"github.com/fingerpost/fingerpost/links"
+	"github.com/fingerpost/fingerpost/serving"
 )
 
 // The page counts what a Service consists of, finds by a part of a name, shows a part of what is too much,
@@ -72,10 +73,11 @@ func TestStatusPage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	on := serving.NewServer(logr.Discard(), serving.DefaultConfig())
 	handler := &statusPageHandler{Sources: Sources{
-		Store: store, Registry: registry, Links: reconciler, Discovery: linkerd.NewServer(logr.Discard(), store,
-			linkerd.Defaults()),
-		Cluster: "east", Replica: "replica-0",
+		Store: store, Registry: registry, Links: reconciler,
+		Discovery: linkerd.NewServer(logr.Discard(), on, store, linkerd.Defaults()),
+		Cluster:   "east", Replica: "replica-0",
 	}}
 	ask := func(path string) (*http.Response, string) {
 		t.Helper()

@@ -14,7 +14,6 @@ import (
 	"github.com/go-logr/logr"
 	grpcprom "github.com/grpc-ecosystem/go-grpc-middleware/providers/prometheus"
 	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/recovery"
-	pb "github.com/linkerd/linkerd2-proxy-api/go/destination"
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -23,8 +22,7 @@ import (
 	"google.golang.org/grpc/reflection"
 	"google.golang.org/grpc/status"
 
-	"github.com/fingerpost/fingerpost/discovery"
-	"github.com/fingerpost/fingerpost/discovery/linkerd"
+	"github.com/fingerpost/fingerpost/serving"
 )
 
 // endGrace is how long clients have to receive the ends of their streams.
@@ -42,21 +40,20 @@ func (f ListenFunc) listen(ctx context.Context, address string) (net.Listener, e
 
 // GRPC is the gRPC server as a part of the process.
 type GRPC struct {
-	log         logr.Logger
-	addr        string
-	listen      ListenFunc
-	tls         TLSFiles
-	server      *grpc.Server
-	discovery   *linkerd.Server
-	ready       *Readiness
-	drainWindow time.Duration // in which streams end
-	metrics     prometheus.Registerer
+	log     logr.Logger
+	addr    string
+	listen  ListenFunc
+	tls     TLSFiles
+	server  *grpc.Server
+	serving *serving.Server
+	ready   *Readiness
+	metrics prometheus.Registerer
 }
 
-// NewGRPC returns a server of Linkerd's Destination API, gRPC health and reflection.
+// NewGRPC returns a server of what register registers, gRPC health and reflection. Its streams are those of on.
 func NewGRPC(
-	log logr.Logger, addr string, listen ListenFunc, files TLSFiles, d *linkerd.Server, ready *Readiness,
-	config linkerd.Config, metrics *prometheus.Registry,
+	log logr.Logger, addr string, listen ListenFunc, files TLSFiles, on *serving.Server,
+	register func(grpc.ServiceRegistrar), ready *Readiness, metrics *prometheus.Registry,
 ) *GRPC {
 	// Unary calls take milliseconds, streams live for minutes.
 	buckets := grpcprom.WithHistogramBuckets([]float64{.1, 1, 300, 3600})
@@ -71,26 +68,25 @@ func NewGRPC(
 		log.Error(fmt.Errorf("%v", p), "BUG: a stream has panicked; the others go on", "stack", stack)
 		return status.Error(codes.Internal, "internal error; the server's log has more")
 	})
-	age := config.MaxStreamAge
-	s := grpc.NewServer(append(d.Options(),
+	age := on.Config().MaxStreamAge
+	s := grpc.NewServer(append(on.Options(),
 		grpc.WriteBufferSize(64<<10),
 		grpc.WaitForHandlers(true),
 		grpc.ConnectionTimeout(20*time.Second),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: time.Second, PermitWithoutStream: true}),
 		grpc.KeepaliveParams(keepalive.ServerParameters{
-			MaxConnectionAge: age, MaxConnectionAgeGrace: discovery.ConnectionGrace(age),
+			MaxConnectionAge: age, MaxConnectionAgeGrace: serving.ConnectionGrace(age),
 			Time: time.Minute, Timeout: 20 * time.Second,
 		}),
 		grpc.ChainUnaryInterceptor(counts.UnaryServerInterceptor(), recovery.UnaryServerInterceptor(recovered)),
 		grpc.ChainStreamInterceptor(countStreams(counts), recovery.StreamServerInterceptor(recovered)),
 	)...)
-	pb.RegisterDestinationServer(s, d)
+	register(s)
 	healthpb.RegisterHealthServer(s, ready.health)
 	reflection.Register(s)
 	counts.InitializeMetrics(s)
 	return &GRPC{
-		log: log, addr: addr, listen: listen, tls: files, server: s, discovery: d, ready: ready,
-		drainWindow: config.DrainWindow, metrics: metrics,
+		log: log, addr: addr, listen: listen, tls: files, server: s, serving: on, ready: ready, metrics: metrics,
 	}
 }
 
@@ -105,7 +101,7 @@ func (g *GRPC) Start(ctx context.Context) error {
 	defer wg.Wait()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	if listener, err = g.tls.wrap(ctx, &wg, g.log, g.metrics, g.discovery.Listen(listener)); err != nil {
+	if listener, err = g.tls.wrap(ctx, &wg, g.log, g.metrics, g.serving.Listen(listener)); err != nil {
 		return err
 	}
 	g.log.Info("gRPC server listens", "addr", listener.Addr().String(), "tls", g.tls.Certificate != "")
@@ -121,10 +117,11 @@ func (g *GRPC) Start(ctx context.Context) error {
 	var graceful sync.WaitGroup
 	graceful.Go(g.server.GracefulStop) // sends GOAWAY, and returns when every stream has ended
 	defer graceful.Wait()
-	timer := time.NewTimer(g.drainWindow)
+	window := g.serving.Config().DrainWindow
+	timer := time.NewTimer(window)
 	defer timer.Stop()
 	select {
-	case <-g.discovery.Drain(g.drainWindow * 9 / 10):
+	case <-g.serving.Drain(window * 9 / 10):
 	case <-timer.C:
 	}
 	// Streams that are not ours, such as a health check that watches, end here, and so do those whose client

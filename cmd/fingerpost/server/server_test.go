@@ -31,6 +31,7 @@ import (
 	"github.com/fingerpost/fingerpost/discovery/linkerd"
 	"github.com/fingerpost/fingerpost/federation"
 	fedwatch "github.com/fingerpost/fingerpost/federation/watch"
+	"github.com/fingerpost/fingerpost/serving"
 )
 
 // startGRPC starts the gRPC server on a free port and returns a connection to it, its metrics, and how to
@@ -84,14 +85,17 @@ func startGRPCReady(
 	}
 	addr = listener.Addr().String()
 	listener.Close()
+	on := serving.NewServer(logr.Discard(), serving.DefaultConfig())
 	g := NewGRPC(
 		logr.Discard(),
 		addr,
 		nil,
 		files,
-		linkerd.NewServer(logr.Discard(), store, linkerd.Defaults()),
+		on,
+		func(r grpc.ServiceRegistrar) {
+			pb.RegisterDestinationServer(r, linkerd.NewServer(logr.Discard(), on, store, linkerd.Defaults()))
+		},
 		ready,
-		linkerd.Defaults(),
 		metrics,
 	)
 	if prepare != nil {

@@ -30,6 +30,7 @@ import (
 	"github.com/fingerpost/fingerpost/e2e/mesh"
 	"github.com/fingerpost/fingerpost/federation"
 	"github.com/fingerpost/fingerpost/links"
+	"github.com/fingerpost/fingerpost/serving"
 )
 
 // memory is a stage of API servers in memory, with the server in this process. It needs no build, and has no
@@ -69,11 +70,12 @@ func newMemory(ctx context.Context) (*memory, error) {
 		ReadSlices:    true,
 		Lease:         lease.Timing{Duration: 6 * time.Second, Renew: 2 * time.Second, Fence: 4500 * time.Millisecond},
 		Writer:        endpointslice.Options{Federated: true},
+		Serving:       serving.DefaultConfig(),
 		Discovery:     linkerd.Defaults(),
 	}
 	o.Discovery.ControllerNamespace = mesh.Linkerd
 	o.Discovery.ClusterDomain, o.Discovery.TrustDomain = "cluster.local", "cluster.local"
-	o.Discovery.DrainWindow = 0
+	o.Serving.DrainWindow = 0
 	ctx, m.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	replica, err := app.New(ctx, logr.Discard(), o)
 	if err != nil {

@@ -1,4 +1,4 @@
-package discovery
+package serving
 
 import (
 	"sync"
@@ -31,8 +31,8 @@ type kept struct {
 // entryBytes is what an entry of the Cache takes, besides the bytes that it holds on to.
 const entryBytes = 256
 
-// newCache returns a Cache of nothing that keeps so many bytes at most.
-func newCache(limit int64) *Cache {
+// NewCache returns a Cache of nothing that keeps so many bytes at most.
+func NewCache(limit int64) *Cache {
 	c := &Cache{max: limit}
 	c.kept, _ = simplelru.NewLRU(1<<20, c.removed) // it only fails for a size of 0
 	return c
@@ -96,7 +96,8 @@ func (c *Cache) add(key any, k kept) {
 	}
 }
 
-func (c *Cache) size() int64 {
+// Bytes returns how many bytes are kept.
+func (c *Cache) Bytes() int64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.bytes

@@ -1,62 +1,50 @@
-package discovery
+package serving
 
 import (
 	"context"
 	"math/rand/v2"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 
-	"github.com/fingerpost/fingerpost/federation"
-	"github.com/fingerpost/fingerpost/federation/policy"
 	"github.com/fingerpost/fingerpost/federation/watch"
 )
 
 // A Sink is where the messages of a stream go: the server's end of a gRPC stream. On a server with the Options of the
-// Engine a message is what its codec encodes; without them it is a *Frame.
+// Server a message is what its codec encodes; without them it is a *Frame.
 type Sink interface {
 	SendMsg(message any) error
 	Context() context.Context
 }
 
-// A Client is the Pod that opened a stream, as far as it is known. Its Node bears on what it is sent, and if that is
-// not known, which Pod it is.
+// A Client is the Pod that opened a stream, as far as it is known.
 type Client struct {
 	Namespace string `json:"ns,omitempty"`
 	Pod       string `json:"pod,omitempty"`
 	Node      string `json:"node,omitempty"`
 }
 
-// bucket returns the bucket that the client is in where traffic is divided.
-func (c Client) bucket() uint8 {
-	switch {
-	case c.Node != "":
-		return policy.BucketOf(c.Node)
-	case c.Pod != "":
-		return policy.BucketOf(c.Namespace + "/" + c.Pod)
-	default:
-		return 0
-	}
-}
-
-// place returns what answers depend on, for a client on a node. Of one that is not known the name alone decides.
-func (c Client) place(node federation.Node, known bool) federation.Place {
-	bucket := c.bucket()
-	if !known {
-		node.Sixteenth = bucket
-	}
-	return federation.Place{Node: c.Node, Zone: node.Zone, Bucket: bucket, Sixteenth: node.Sixteenth}
+// About is who opened a stream, when, and for what.
+type About struct {
+	ID           uint64 // ascending
+	Method, Path string // what the client asked for, for people
+	Client       Client
+	Peer         string
+	Opened       time.Time
 }
 
 // A Stream is one open stream of any protocol, as transport: it is listed in Streams, ends when it is old or the server
-// drains, and counts what it has in flight. What is sent on it is a protocol's business; Answers of Queries are sent by
-// Feeds. It belongs to the goroutine that serves it.
+// drains, and counts what it has in flight. What is sent on it is the protocol's business. It belongs to the goroutine
+// that serves it; what is said to be for any, any may call.
 type Stream struct {
-	engine     *Engine
+	server     *Server
+	about      About
 	sink       Sink
 	connection *connection // nil if it is not known
-	state      *streamState
+	alarm      alarm
 
 	messages []any // that were launched: Frames, and flights of those that count; the array is used again
 
@@ -66,27 +54,32 @@ type Stream struct {
 
 	end    time.Time // when the stream ends by itself; zero for never
 	drains bool      // end is within the server's drain
+
+	sending atomic.Int64 // when the message under way was begun, in Unix ns; 0 for none
+	mu      sync.Mutex   // guards all below, which the stream's goroutine reads without
+	sent    Sent
 }
 
-// Open opens a stream, which ends with the context of its sink. method and path are what the client asked for, for
-// people. The caller closes it.
-func (e *Engine) Open(sink Sink, method, path string, client Client) *Stream {
-	s := &Stream{
-		engine: e, sink: sink, connection: connectionOf(sink.Context()),
-		state: e.streams.add(openedAt(sink.Context()), method, path, peerOf(sink.Context()), client),
+// Open opens a stream, which ends with the context of its sink. The caller closes it.
+func (s *Server) Open(sink Sink, method, path string, client Client) *Stream {
+	ctx := sink.Context()
+	st := &Stream{
+		server: s, sink: sink, connection: connectionOf(ctx), alarm: alarm{Bell: watch.NewBell()},
+		about: About{Method: method, Path: path, Client: client, Peer: peerOf(ctx), Opened: openedAt(ctx)},
 	}
+	s.streams.add(st)
 
-	age := e.config.MaxStreamAge
+	age := s.config.MaxStreamAge
 	if age <= 0 {
-		return s
+		return st
 	}
-	s.end = s.state.opened.Add(Jitter(age))
-	if c := s.connection; c != nil {
-		if last := c.lastEnd(age); last.After(s.state.opened) && last.Before(s.end) {
-			s.end = last
+	st.end = st.about.Opened.Add(Jitter(age))
+	if c := st.connection; c != nil {
+		if last := c.lastEnd(age); last.After(st.about.Opened) && last.Before(st.end) {
+			st.end = last
 		}
 	}
-	return s
+	return st
 }
 
 func peerOf(ctx context.Context) string {
@@ -99,20 +92,23 @@ func peerOf(ctx context.Context) string {
 // Close closes the stream.
 func (s *Stream) Close() {
 	if s.connection != nil {
-		s.connection.forget(&s.state.alarm)
+		s.connection.forget(&s.alarm)
 	}
-	s.state.alarm.stopTimer()
-	s.engine.streams.remove(s.state)
+	s.alarm.stopTimer()
+	s.server.streams.remove(s)
 }
 
-// Bell is what wakes the stream from Wait. It is added to all that the stream's messages depend on.
-func (s *Stream) Bell() *watch.Bell { return s.state.alarm.Bell }
+// About returns who opened the stream, and for what. It is for any.
+func (s *Stream) About() About { return s.about }
+
+// Bell is what has Run call its step. It is added to all that the stream's messages depend on.
+func (s *Stream) Bell() *watch.Bell { return s.alarm.Bell }
 
 // wait returns when the Bell has rung, or something is due. It returns an error if the stream has ended.
 func (s *Stream) wait() error {
 	ctx := s.sink.Context()
 	select {
-	case <-s.state.alarm.Rung():
+	case <-s.alarm.Rung():
 		return nil
 	case <-ctx.Done():
 		return status.FromContextError(ctx.Err()).Err()
@@ -120,7 +116,7 @@ func (s *Stream) wait() error {
 }
 
 // WakeBy makes Run call its step at t at the latest; the zero time changes nothing.
-func (s *Stream) WakeBy(now, t time.Time) { s.state.alarm.by(now, t) }
+func (s *Stream) WakeBy(now, t time.Time) { s.alarm.by(now, t) }
 
 // Run is the whole life of a stream: step sends what the client does not have yet, and Run waits for the Bell and calls
 // it again. It returns nil when the stream should end with OK.
@@ -146,7 +142,7 @@ func (s *Stream) Run(step func(now time.Time) error) error {
 // over reports whether the stream should end with OK, because it is old or the server drains: its client opens another
 // one at another replica. If not, the stream is woken when over should be called again.
 func (s *Stream) over(now time.Time) bool {
-	if d := s.engine.draining.Load(); d != nil && !s.drains {
+	if d := s.server.draining.Load(); d != nil && !s.drains {
 		s.drains = true
 		if end := d.endTime(); s.end.IsZero() || end.Before(s.end) {
 			s.end = end
@@ -160,25 +156,10 @@ func (s *Stream) over(now time.Time) bool {
 	return false
 }
 
-// newServiceGrace is how long a client waits for a Service that does not exist: as a rule, a watch delivers one within
-// 2 ms of its creation, and clients ask for it that early.
-const newServiceGrace = 20 * time.Millisecond
-
-// AwaitsService reports whether a Service that does not exist may be about to, because the client has asked for it
-// within newServiceGrace. If so, the stream is woken when AwaitsService should be called again.
-func (s *Stream) AwaitsService(now time.Time) bool {
-	until := s.state.opened.Add(newServiceGrace)
-	if !now.Before(until) {
-		return false
-	}
-	s.WakeBy(now, until)
-	return true
-}
-
 // Room reports whether there is room for a first answer within the bounds on bytes in flight. If not, the stream is
 // woken when Room should be called again.
 func (s *Stream) Room(now time.Time) bool {
-	if s.connection == nil || s.connection.room(&s.state.alarm) {
+	if s.connection == nil || s.connection.room(&s.alarm) {
 		return true
 	}
 	s.WakeBy(now, now.Add(roomPause))
@@ -230,9 +211,10 @@ func (s *Stream) sendAll(frames []*Frame) error {
 	return nil
 }
 
+// sendOne sends what a frame has become.
 func (s *Stream) sendOne(f *Frame, message any) error {
 	now := time.Now()
-	s.state.sending.Store(now.UnixNano())
+	s.sending.Store(now.UnixNano())
 	if s.connection != nil {
 		s.connection.sending(now)
 		defer s.connection.sent(now)
@@ -240,8 +222,8 @@ func (s *Stream) sendOne(f *Frame, message any) error {
 	if err := s.sink.SendMsg(message); err != nil {
 		return err
 	}
-	s.state.sent(f)
-	s.engine.metrics.countSent(f)
+	s.noteSent(f)
+	s.server.metrics.countSent(f)
 	return nil
 }
 
@@ -252,12 +234,16 @@ type Heartbeat struct {
 	Idle  time.Duration // and after it, give or take a tenth
 }
 
+// leastBeat is how long a stream is sent no heartbeat at first, although it may have had to wait to be admitted: what is
+// at hand is sent before.
+const leastBeat = 40 * time.Millisecond
+
 // SetHeartbeat has a heartbeat sent by Run when it is due. Nothing was sent on the stream yet.
 func (s *Stream) SetHeartbeat(h Heartbeat) {
 	s.heartbeat = h
-	s.beat = s.state.opened.Add(h.First)
-	if soon := time.Now().Add(2 * newServiceGrace); s.beat.Before(soon) {
-		s.beat = soon // a stream that had to wait to be admitted may have its answer before
+	s.beat = s.about.Opened.Add(h.First)
+	if soon := time.Now().Add(leastBeat); s.beat.Before(soon) {
+		s.beat = soon
 	}
 }
 
@@ -278,7 +264,7 @@ func (s *Stream) beatIfDue(now time.Time) error {
 // beatEarly sends, before a stream waits for its turn, the heartbeat that is due in the first half of that wait. While
 // it waits it sends nothing, and the client may have had no message for some time already.
 func (s *Stream) beatEarly() error {
-	now, half := time.Now(), s.engine.config.Admission.Patience/2
+	now, half := time.Now(), s.server.config.Admission.Patience/2
 	if s.heartbeat.Frame == nil || now.Add(half).Before(s.beat) {
 		return nil
 	}
@@ -302,7 +288,7 @@ func (s *Stream) sendHeartbeat(now time.Time) error {
 
 // delayBeat has the next heartbeat sent after the pause of a stream that has been answered. The pause begins when the
 // last message was sent, which may be long after the stream has looked at the time.
-func (s *Stream) delayBeat() { s.beat = s.state.at.Add(Jitter(s.heartbeat.Idle)) }
+func (s *Stream) delayBeat() { s.beat = s.sent.At.Add(Jitter(s.heartbeat.Idle)) }
 
 // A Turn is when the first answers of one message are made. It ends with Release, whatever happens meanwhile.
 type Turn struct {
@@ -325,7 +311,7 @@ func (t *Turn) Take(size int) (taken bool, err error) {
 	}
 
 	if large := size >= largeAnswer; t.released == nil || large && !t.large {
-		done, err := s.engine.admission.turn(s.sink.Context(), s.connection, large, s.beatEarly)
+		done, err := s.server.admission.turn(s.sink.Context(), s.connection, large, s.beatEarly)
 		if err != nil {
 			return false, err
 		}
@@ -353,6 +339,35 @@ func (t *Turn) Release() {
 	if t.released != nil {
 		t.released()
 	}
+}
+
+// Sent is what was sent on a stream so far.
+type Sent struct {
+	Messages uint64
+
+	Kind          Kind // of the last message, like all that follows
+	Adds, Removes int
+	At            time.Time // when it was handed to the transport
+
+	Sending time.Time // when the message under way was begun; zero for none
+}
+
+// Sent returns what was sent so far. It is for any.
+func (s *Stream) Sent() Sent {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	sent := s.sent
+	if since := s.sending.Load(); since != 0 {
+		sent.Sending = time.Unix(0, since)
+	}
+	return sent
+}
+
+func (s *Stream) noteSent(f *Frame) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.sending.Store(0)
+	s.sent = Sent{Messages: s.sent.Messages + 1, Kind: f.kind, Adds: f.adds, Removes: f.removes, At: time.Now()}
 }
 
 // Jitter returns a duration that differs from d by up to a tenth, so that what many streams do does not

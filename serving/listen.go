@@ -1,4 +1,4 @@
-package discovery
+package serving
 
 import (
 	"net"
@@ -7,7 +7,7 @@ import (
 
 // Listen returns a listener that passes on as many connections as may be open, and closes what is more
 // at once: before TLS, and before gRPC spends a goroutine and buffers on it.
-func (e *Engine) Listen(l net.Listener) net.Listener { return &listener{l, e.admission} }
+func (s *Server) Listen(l net.Listener) net.Listener { return &listener{l, s.admission} }
 
 type listener struct {
 	net.Listener

@@ -1,4 +1,4 @@
-package discovery
+package serving
 
 import (
 	"context"
@@ -74,10 +74,10 @@ func (c *connection) lastEnd(age time.Duration) time.Time {
 	return c.opened.Add(age + age/10 + rand.N(lastStreams))
 }
 
-// Options returns what a grpc.Server of the Engine needs: frames, and bounds on everything that a
+// Options returns what each grpc.Server of the process needs: frames, and bounds on everything that a
 // client can make it hold.
-func (e *Engine) Options() []grpc.ServerOption {
-	a := e.admission
+func (s *Server) Options() []grpc.ServerOption {
+	a := s.admission
 	return []grpc.ServerOption{
 		Codec(),
 		grpc.MaxRecvMsgSize(maxRequestBytes),

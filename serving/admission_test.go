@@ -1,8 +1,9 @@
-package discovery
+package serving
 
 import (
 	"bytes"
 	"context"
+	"errors"
 	"io"
 	"math"
 	"net"
@@ -15,81 +16,18 @@ import (
 
 	"github.com/go-logr/logr"
 	"github.com/go-logr/logr/funcr"
-	pb "github.com/linkerd/linkerd2-proxy-api/go/destination"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/credentials/insecure"
-	"google.golang.org/grpc/health"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/grpc/tap"
-	"google.golang.org/grpc/test/bufconn"
 	"google.golang.org/protobuf/proto"
-
-	"github.com/fingerpost/fingerpost/discovery/streamtest"
-	"github.com/fingerpost/fingerpost/federation"
+	"google.golang.org/protobuf/types/known/wrapperspb"
 )
-
-// listening is a server behind gRPC, over connections in memory.
-type listening struct {
-	*toy
-	t        *testing.T
-	listener *bufconn.Listener
-	store    *federation.Store
-	server   *grpc.Server
-}
-
-// closeAll ends every connection.
-func (l *listening) closeAll() { l.server.Stop() }
-
-// held returns the Set that is the answer to a first question.
-func (l *listening) held() *federation.Set {
-	w := l.store.Watch(federation.Ref{Cluster: l.config.Cluster, Service: streamtest.Web})
-	defer w.Close()
-	snapshot, _ := w.Load()
-	return federation.Select(snapshot, federation.Query{Port: 80, IPv6: true}, nil).At(federation.Place{}, nil)
-}
-
-// listen starts a server of one Service, web, with n addresses. It ends with the test.
-func listen(t *testing.T, n int, configure func(*Config)) *listening {
-	t.Helper()
-	store, _ := streamtest.Local(map[federation.Service]*federation.View{
-		streamtest.Web: streamtest.ViewOf(streamtest.SliceOf("a", 1, n)),
-	})
-	config := DefaultConfig()
-	if configure != nil {
-		configure(&config)
-	}
-	l := &listening{toy: newToy(store, config), t: t, listener: bufconn.Listen(1 << 16), store: store}
-	server := grpc.NewServer(append(l.Options(), grpc.WaitForHandlers(true))...)
-	l.server = server
-	pb.RegisterDestinationServer(server, l.toy)
-	healthpb.RegisterHealthServer(server, health.NewServer())
-	var wg sync.WaitGroup
-	wg.Go(func() { _ = server.Serve(l.Listen(l.listener)) })
-	t.Cleanup(func() {
-		server.Stop()
-		wg.Wait()
-	})
-	return l
-}
-
-// client returns a connection of an honest client.
-func (l *listening) client(options ...grpc.DialOption) *grpc.ClientConn {
-	l.t.Helper()
-	conn, err := grpc.NewClient("passthrough:///fingerpost",
-		append(options, grpc.WithTransportCredentials(insecure.NewCredentials()),
-			grpc.WithContextDialer(func(context.Context, string) (net.Conn, error) { return l.listener.Dial() }))...)
-	if err != nil {
-		l.t.Fatal(err)
-	}
-	l.t.Cleanup(func() { conn.Close() })
-	return conn
-}
 
 // rawClient sends HTTP/2 frame by frame. It reads everything, and opens no window.
 type rawClient struct {
@@ -202,9 +140,9 @@ func (r *rawClient) open(method string, extra ...hpack.HeaderField) (id uint32) 
 }
 
 // ask sends a request on an open stream.
-func (r *rawClient) ask(id uint32, request *pb.GetDestination) {
+func (r *rawClient) ask(id uint32, name string) {
 	r.t.Helper()
-	b, err := proto.Marshal(request)
+	b, err := proto.Marshal(wrapperspb.String(name))
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -244,8 +182,6 @@ func (r *rawClient) ended() map[string]int {
 	return how
 }
 
-const getMethod = "/io.linkerd.proxy.destination.Destination/Get"
-
 // A stream without a request ends after a while, of whatever method; it is counted until then, and not
 // after. Others go on.
 func TestHalfOpenStreamsEnd(t *testing.T) {
@@ -253,13 +189,12 @@ func TestHalfOpenStreamsEnd(t *testing.T) {
 		l := listen(t, 3, nil)
 		r := l.raw()
 		for _, method := range []string{
-			getMethod, "/io.linkerd.proxy.destination.Destination/GetProfile", "/grpc.health.v1.Health/Watch",
-			"/grpc.health.v1.Health/Check",
+			watchMethod, otherMethod, "/grpc.health.v1.Health/Watch", "/grpc.health.v1.Health/Check",
 		} {
 			r.open(method)
 		}
-		asks := r.open(getMethod)
-		r.ask(asks, &pb.GetDestination{Path: streamtest.Path})
+		asks := r.open(watchMethod)
+		r.ask(asks, "web")
 		synctest.Wait()
 		if open, half := l.admission.streams.Load(), l.admission.halfOpen.Load(); open != 5 || half != 4 {
 			t.Errorf("%d streams, %d half open; want 5 and 4", open, half)
@@ -281,18 +216,12 @@ func TestHalfOpenStreamsEnd(t *testing.T) {
 	})
 }
 
-// elapse lets time pass until everything that it brings about has happened.
-func elapse(d time.Duration) {
-	time.Sleep(d) //nolint:forbidigo // in a bubble it takes no time
-	synctest.Wait()
-}
-
 // fillHalfOpen opens as many streams without a request as there may be in all.
 func (l *listening) fillHalfOpen() *rawClient {
 	l.t.Helper()
 	r := l.raw()
 	for range maxHalfOpen {
-		r.open(getMethod)
+		r.open(watchMethod)
 	}
 	synctest.Wait()
 	if half := l.admission.halfOpen.Load(); half != maxHalfOpen {
@@ -309,12 +238,12 @@ func TestHalfOpenStreamsAreBounded(t *testing.T) {
 		l := listen(t, 3, func(c *Config) { c.Admission.ConnectionBurst = 10_000 })
 		r := l.fillHalfOpen()
 		for range more {
-			r.open(getMethod)
+			r.open(watchMethod)
 		}
 		for range 10 {
 			other := l.raw()
 			for range more {
-				other.open(getMethod)
+				other.open(watchMethod)
 			}
 			synctest.Wait()
 			if how := other.ended(); how["8"] != more-fewHalfOpen {
@@ -329,7 +258,7 @@ func TestHalfOpenStreamsAreBounded(t *testing.T) {
 			t.Errorf("%d streams without a request, want %d and %d on each other connection", half, maxHalfOpen,
 				fewHalfOpen)
 		}
-		if err := streamtest.GetOnce(t.Context(), l.client(), &pb.GetDestination{Path: streamtest.Path}); err != nil {
+		if err := once(t.Context(), l.client(), "web"); err != nil {
 			t.Errorf("another client: %v", err)
 		}
 	})
@@ -344,7 +273,7 @@ func TestBurstsAreNotHalfOpen(t *testing.T) {
 		l.fillHalfOpen()
 		r := l.raw()
 		for range burst {
-			r.ask(r.open(getMethod), &pb.GetDestination{Path: streamtest.Path})
+			r.ask(r.open(watchMethod), "web")
 		}
 		synctest.Wait()
 		if how := r.ended(); len(how) > 0 {
@@ -387,7 +316,7 @@ func TestMalformedMethods(t *testing.T) {
 		r := l.raw()
 		for range 2 * maxStarting {
 			for _, method := range []string{
-				"x", "/x", "x/y", "/", "/x/y", "/io.linkerd.proxy.destination.Destination/Put",
+				"x", "/x", "x/y", "/", "/x/y", "/toy.Toy/Put",
 			} {
 				r.open(method)
 				r.open(method, hpack.HeaderField{Name: "grpc-timeout", Value: "99999999H"})
@@ -409,7 +338,7 @@ func TestExpiredStreams(t *testing.T) {
 		l := listen(t, 3, nil)
 		r := l.raw()
 		for range 2 * maxStarting {
-			r.open(getMethod, hpack.HeaderField{Name: "grpc-timeout", Value: "0n"})
+			r.open(watchMethod, hpack.HeaderField{Name: "grpc-timeout", Value: "0n"})
 			synctest.Wait()
 		}
 		if how := r.ended(); how["4"] != 2*maxStarting { // DEADLINE_EXCEEDED
@@ -441,7 +370,7 @@ func TestHeaderFloods(t *testing.T) {
 			},
 		} {
 			r := l.raw()
-			r.open(getMethod, c.extra...)
+			r.open(watchMethod, c.extra...)
 			synctest.Wait()
 			if how := r.ended(); how[c.end] != 1 {
 				t.Errorf("%s: streams ended so: %v", what, how)
@@ -458,7 +387,7 @@ func TestHeadersAreNotKept(t *testing.T) {
 	a := newAdmission(logr.Discard(), DefaultAdmission(), &metricList{})
 	header := metadata.Pairs("a", "b", ":authority", "x")
 	ctx := metadata.NewIncomingContext(a.TagConn(t.Context(), nil), header)
-	ctx, err := a.tap(ctx, &tap.Info{FullMethodName: getMethod, Header: header})
+	ctx, err := a.tap(ctx, &tap.Info{FullMethodName: watchMethod, Header: header})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -475,7 +404,7 @@ func TestRefusedStreamsWithDeadlines(t *testing.T) {
 			c.Admission.ConnectionRate, c.Admission.ConnectionBurst = math.SmallestNonzeroFloat64, 1
 		})
 		conn := l.client()
-		if err := streamtest.GetOnce(t.Context(), conn, &pb.GetDestination{Path: streamtest.Path}); err != nil {
+		if err := once(t.Context(), conn, "web"); err != nil {
 			t.Fatal(err)
 		}
 		for _, hours := range []time.Duration{0, 1e6} {
@@ -485,8 +414,7 @@ func TestRefusedStreamsWithDeadlines(t *testing.T) {
 				ctx, cancel = context.WithTimeout(ctx, hours*time.Hour)
 				defer cancel()
 			}
-			if err := streamtest.GetOnce(ctx, conn,
-				&pb.GetDestination{Path: streamtest.Path}); status.Code(err) != codes.ResourceExhausted {
+			if err := once(ctx, conn, "web"); status.Code(err) != codes.ResourceExhausted {
 				t.Errorf("a second stream at once, with %d hours: %v", hours, err)
 			}
 			if _, err := healthpb.NewHealthClient(conn).Check(ctx,
@@ -502,12 +430,12 @@ func TestRefusedStreamsWithDeadlines(t *testing.T) {
 
 	a := newAdmission(logr.Discard(), AdmissionConfig{Request: time.Minute}, &metricList{})
 	ctx := a.TagConn(t.Context(), nil)
-	if _, err := a.tap(ctx, &tap.Info{FullMethodName: getMethod}); status.Code(err) != codes.ResourceExhausted {
+	if _, err := a.tap(ctx, &tap.Info{FullMethodName: watchMethod}); status.Code(err) != codes.ResourceExhausted {
 		t.Errorf("before there is a goroutine: %v", err)
 	}
 	ctx, cancel := context.WithTimeout(ctx, time.Hour)
 	defer cancel()
-	if ctx, err := a.tap(ctx, &tap.Info{FullMethodName: getMethod}); err != nil ||
+	if ctx, err := a.tap(ctx, &tap.Info{FullMethodName: watchMethod}); err != nil ||
 		status.Code(ticketOf(ctx).refused) != codes.ResourceExhausted {
 		t.Errorf("with a deadline, which gRPC would not forget: %v", err)
 	} else {
@@ -537,24 +465,22 @@ func TestOneClientFloods(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := listen(t, 3, nil)
 		flooding, honest := l.client(), l.client()
-		missing := &pb.GetDestination{Path: "nothing.ns.svc.cluster.local"}
 		var refused atomic.Int64
 		var floods sync.WaitGroup // each waits to be admitted, and a moment for its Service
 		for range 40 {
 			for range 100 {
 				floods.Go(func() {
-					if streamtest.GetOnce(t.Context(), flooding, missing) == nil {
+					if once(t.Context(), flooding, "nothing") == nil {
 						t.Error("there is no such Service")
 					}
 				})
 				floods.Go(func() {
-					if err := streamtest.GetOnce(t.Context(), flooding,
-						&pb.GetDestination{Path: streamtest.Path}); status.Code(err) == codes.ResourceExhausted {
+					if err := once(t.Context(), flooding, "web"); status.Code(err) == codes.ResourceExhausted {
 						refused.Add(1)
 					}
 				})
 			}
-			if err := streamtest.GetOnce(t.Context(), honest, &pb.GetDestination{Path: streamtest.Path}); err != nil {
+			if err := once(t.Context(), honest, "web"); err != nil {
 				t.Fatalf("another client: %v", err)
 			}
 			elapse(20 * time.Millisecond)
@@ -577,8 +503,7 @@ func TestAdmission(t *testing.T) {
 			conn := l.client()
 			for range 10 {
 				wg.Go(func() {
-					switch err := streamtest.GetOnce(t.Context(), conn,
-						&pb.GetDestination{Path: streamtest.Path}); status.Code(err) {
+					switch err := once(t.Context(), conn, "web"); status.Code(err) {
 					case codes.OK:
 						answered.Add(1)
 					case codes.ResourceExhausted:
@@ -607,7 +532,7 @@ func TestNewStreamsWait(t *testing.T) {
 		var wg sync.WaitGroup
 		for range 25 {
 			wg.Go(func() {
-				if err := streamtest.GetOnce(t.Context(), conn, &pb.GetDestination{Path: streamtest.Path}); err != nil {
+				if err := once(t.Context(), conn, "web"); err != nil {
 					t.Error(err)
 				}
 			})
@@ -623,10 +548,9 @@ func TestNewStreamsWait(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error)
 		elapse(100 * time.Millisecond)
-		go func() { ended <- streamtest.GetOnce(ctx, conn, &pb.GetDestination{Path: streamtest.Path}) }()
+		go func() { ended <- once(ctx, conn, "web") }()
 		synctest.Wait()
-		if err := streamtest.GetOnce(t.Context(), conn,
-			&pb.GetDestination{Path: streamtest.Path}); status.Code(err) != codes.ResourceExhausted {
+		if err := once(t.Context(), conn, "web"); status.Code(err) != codes.ResourceExhausted {
 			t.Errorf("a stream that would wait for too long: %v", err)
 		}
 		cancel()
@@ -658,7 +582,7 @@ func TestStreamsThatComeBack(t *testing.T) {
 		for range streams {
 			wg.Go(func() {
 				for pause := 100 * time.Millisecond; ; pause *= 2 {
-					err := streamtest.GetOnce(t.Context(), conn, &pb.GetDestination{Path: streamtest.Path})
+					err := once(t.Context(), conn, "web")
 					if err == nil {
 						return
 					}
@@ -693,10 +617,9 @@ func TestStreamsAreBounded(t *testing.T) {
 				})
 				open := func(conn *grpc.ClientConn, n int) (in int) {
 					for range n {
-						stream, err := pb.NewDestinationClient(conn).Get(t.Context(),
-							&pb.GetDestination{Path: streamtest.Path})
+						stream, err := ask(t.Context(), conn, "web")
 						if err == nil {
-							_, err = stream.Recv()
+							_, err = stream.recv()
 						}
 						switch status.Code(err) {
 						case codes.OK:
@@ -780,8 +703,7 @@ func TestConnectionsAreBounded(t *testing.T) {
 			}
 			silent = append(silent, conn)
 		}
-		if err := streamtest.GetOnce(t.Context(), l.client(),
-			&pb.GetDestination{Path: streamtest.Path}); status.Code(err) != codes.Unavailable {
+		if err := once(t.Context(), l.client(), "web"); status.Code(err) != codes.Unavailable {
 			t.Errorf("a client beyond the bound: %v", err)
 		}
 		if n := l.admission.connections.Load(); n != bound {
@@ -793,7 +715,7 @@ func TestConnectionsAreBounded(t *testing.T) {
 		if n := l.admission.connections.Load(); n != bound-2 {
 			t.Errorf("%d connections are open when one that was silent and one that was not are closed", n)
 		}
-		if err := streamtest.GetOnce(t.Context(), l.client(), &pb.GetDestination{Path: streamtest.Path}); err != nil {
+		if err := once(t.Context(), l.client(), "web"); err != nil {
 			t.Errorf("a client within the bound: %v", err)
 		}
 		l.closeAll()
@@ -821,12 +743,10 @@ func (p *pipes) Accept() (net.Conn, error) {
 // Connections that are refused are counted, and logged once a minute.
 func TestRefusedConnectionsAreReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store, _ := streamtest.Local(nil)
 		config := DefaultConfig()
 		config.Admission.Connections = 1
 		var logged []string
-		server := NewEngine(funcr.New(func(_, line string) { logged = append(logged, line) }, funcr.Options{}),
-			store, config)
+		server := NewServer(funcr.New(func(_, line string) { logged = append(logged, line) }, funcr.Options{}), config)
 		for _, after := range []time.Duration{0, 59 * time.Second, 2 * time.Second} {
 			elapse(after)
 			l := server.Listen(&pipes{left: 100})
@@ -850,15 +770,11 @@ func TestRefusedConnectionsAreReported(t *testing.T) {
 func TestDrain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const n, window = 1000, 500 * time.Millisecond
-		store, _ := streamtest.Local(map[federation.Service]*federation.View{
-			streamtest.Web: streamtest.ViewOf(streamtest.SliceOf("a", 1, 3)),
-		})
-		server := newToy(store, DefaultConfig())
+		server := newToy(3, DefaultConfig())
 		var wg sync.WaitGroup
 		open := func() {
-			s := streamtest.NewOpenSink(t.Context())
 			wg.Go(func() {
-				if err := server.Get(&pb.GetDestination{Path: streamtest.Path}, s); err != nil {
+				if err := server.watch("web", openSink{t.Context()}); err != nil {
 					t.Error(err)
 				}
 			})
@@ -898,11 +814,11 @@ func TestDrain(t *testing.T) {
 func TestDrainOfFew(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := listen(t, 3, nil)
-		stream, err := pb.NewDestinationClient(l.client()).Get(t.Context(), &pb.GetDestination{Path: streamtest.Path})
+		stream, err := ask(t.Context(), l.client(), "web")
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := stream.Recv(); err != nil {
+		if _, err := stream.recv(); err != nil {
 			t.Fatal(err)
 		}
 		begun := time.Now()
@@ -917,15 +833,11 @@ func TestDrainOfFew(t *testing.T) {
 func TestDrainTwice(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const n, window = 200, 100 * time.Millisecond
-		store, _ := streamtest.Local(map[federation.Service]*federation.View{
-			streamtest.Web: streamtest.ViewOf(streamtest.SliceOf("a", 1, 3)),
-		})
-		server := newToy(store, DefaultConfig())
+		server := newToy(3, DefaultConfig())
 		var wg sync.WaitGroup
 		for range n {
-			sink := streamtest.NewOpenSink(t.Context())
 			wg.Go(func() {
-				if err := server.Get(&pb.GetDestination{Path: streamtest.Path}, sink); err != nil {
+				if err := server.watch("web", openSink{t.Context()}); err != nil {
 					t.Error(err)
 				}
 			})
@@ -947,6 +859,47 @@ func TestDrainTwice(t *testing.T) {
 			case <-drained:
 			default:
 				t.Errorf("the end of the drain is not reported to caller %d", i)
+			}
+		}
+	})
+}
+
+// All gRPC servers of a process have the same bounds, and one drain ends the streams of all.
+func TestServersOfOneProcess(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		one := listen(t, 3, func(c *Config) { c.Admission.Streams, c.Admission.Connections = 2, 3 })
+		other := one.listen(t)
+		ctx := t.Context()
+		first, err := ask(ctx, one.client(), "web")
+		if err == nil {
+			_, err = first.recv()
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		conn := other.client()
+		second, err := ask(ctx, conn, "web")
+		if err == nil {
+			_, err = second.recv()
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+
+		if err := once(ctx, conn, "web"); status.Code(err) != codes.ResourceExhausted {
+			t.Errorf("a stream more than there may be in all: %v", err)
+		}
+		if err := once(ctx, other.client(), "web"); status.Code(err) != codes.ResourceExhausted {
+			t.Errorf("a stream of another connection: %v", err)
+		}
+		if err := once(ctx, one.client(), "web"); status.Code(err) != codes.Unavailable {
+			t.Errorf("a connection more than there may be in all: %v", err)
+		}
+
+		<-one.Drain(time.Hour)
+		for _, stream := range []watched{first, second} {
+			if _, err := stream.recv(); !errors.Is(err, io.EOF) {
+				t.Errorf("after the drain: %v", err)
 			}
 		}
 	})

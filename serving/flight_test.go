@@ -1,4 +1,4 @@
-package discovery
+package serving
 
 import (
 	"context"
@@ -10,19 +10,15 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
-	pb "github.com/linkerd/linkerd2-proxy-api/go/destination"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"google.golang.org/grpc"
-
-	"github.com/fingerpost/fingerpost/discovery/streamtest"
-	"github.com/fingerpost/fingerpost/federation"
 )
 
 // stalledPorts opens n streams, each for another port of web, on one connection that never opens a window.
 func (l *listening) stalledPorts(n int) *rawClient {
 	r := l.raw()
 	for i := range n {
-		r.ask(r.open(getMethod), &pb.GetDestination{Path: fmt.Sprintf("web.ns.svc.cluster.local:%d", 1000+i)})
+		r.ask(r.open(watchMethod), fmt.Sprintf("web:%d", 1000+i))
 	}
 	return r
 }
@@ -30,12 +26,9 @@ func (l *listening) stalledPorts(n int) *rawClient {
 // firstAnswer asks on a new connection, and returns how long it took until there were addresses.
 func (l *listening) firstAnswer() (after time.Duration, err error) {
 	begun := time.Now()
-	stream, err := pb.NewDestinationClient(l.client()).Get(l.t.Context(), &pb.GetDestination{Path: streamtest.Path})
+	stream, err := ask(l.t.Context(), l.client(), "web")
 	for n := 0; err == nil && n == 0; {
-		var u *pb.Update
-		if u, err = stream.Recv(); err == nil {
-			n = len(u.GetAdd().GetAddrs())
-		}
+		n, err = stream.recv()
 	}
 	return time.Since(begun), err
 }
@@ -56,7 +49,7 @@ func TestBytesInFlightOfAConnection(t *testing.T) {
 		}
 		made := 0
 		for _, s := range l.Streams() {
-			if s.Last != nil || s.Sending != nil {
+			if sent := s.Sent(); sent.Messages > 0 || !sent.Sending.IsZero() {
 				made++
 			}
 		}
@@ -65,11 +58,11 @@ func TestBytesInFlightOfAConnection(t *testing.T) {
 		}
 		elapse(3 * time.Second)
 		for _, s := range l.Streams() {
-			if s.Last == nil && s.Sending == nil {
-				t.Errorf("%s has waited for 3 s and was sent nothing", s.Authority)
+			if sent := s.Sent(); sent.Messages == 0 && sent.Sending.IsZero() {
+				t.Errorf("%s has waited for 3 s and was sent nothing", s.About().Path)
 			}
 		}
-		if err := streamtest.GetOnce(t.Context(), l.client(), &pb.GetDestination{Path: streamtest.Path}); err != nil {
+		if err := once(t.Context(), l.client(), "web"); err != nil {
 			t.Errorf("another client: %v", err)
 		}
 		r.close()
@@ -81,13 +74,7 @@ func TestBytesInFlightOfAConnection(t *testing.T) {
 }
 
 // answerBytes returns the size of a first answer.
-func (l *listening) answerBytes() (n int64) {
-	frames, _ := plain{80}.Update(nil, &federation.Answer{State: federation.Serving, Set: l.held()})
-	for _, f := range frames {
-		n += int64(len(f.bytes))
-	}
-	return n
-}
+func (l *listening) answerBytes() int64 { return int64(len(l.answer().bytes)) }
 
 // A stream that waited is answered as soon as its client reads.
 func TestWaitingForRoom(t *testing.T) {
@@ -95,10 +82,9 @@ func TestWaitingForRoom(t *testing.T) {
 		// And one turn for large answers.
 		l := listen(t, 10_000, func(c *Config) { c.Admission.ConnectionBytes, c.Admission.Answers = 1, 1 })
 		conn := l.client(grpc.WithInitialWindowSize(1 << 16))
-		var streams []pb.Destination_GetClient
+		var streams []watched
 		for i := range 4 {
-			stream, err := pb.NewDestinationClient(conn).Get(t.Context(),
-				&pb.GetDestination{Path: fmt.Sprintf("web.ns.svc.cluster.local:%d", 1000+i)})
+			stream, err := ask(t.Context(), conn, fmt.Sprintf("web:%d", 1000+i))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -107,7 +93,7 @@ func TestWaitingForRoom(t *testing.T) {
 		elapse(10 * time.Second)
 		waiting := 0
 		for _, s := range l.Streams() {
-			if s.Addresses == 0 {
+			if s.Sent().Kind != kindAnswer {
 				waiting++
 			}
 		}
@@ -118,12 +104,12 @@ func TestWaitingForRoom(t *testing.T) {
 		for i, stream := range streams {
 			wg.Go(func() {
 				for {
-					u, err := stream.Recv()
+					n, err := stream.recv()
 					if err != nil {
 						t.Error(err)
 						return
 					}
-					if n := len(u.GetAdd().GetAddrs()); n > 0 {
+					if n > 0 {
 						if n != 10_000 {
 							t.Errorf("stream %d got %d addresses at first", i, n)
 						}
@@ -150,7 +136,7 @@ func TestSharedBytesCountOnce(t *testing.T) {
 		l := listen(t, 10_000, nil)
 		for range 5 {
 			r := l.raw()
-			r.ask(r.open(getMethod), &pb.GetDestination{Path: streamtest.Path})
+			r.ask(r.open(watchMethod), "web")
 		}
 		synctest.Wait()
 		if held, answer := l.inFlight(), l.answerBytes(); held != answer {
@@ -165,11 +151,11 @@ func TestStalledConnections(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := listen(t, 10_000, func(c *Config) { c.MaxStreamAge = 0 })
 		stalls := l.raw()
-		stalls.ask(stalls.open(getMethod), &pb.GetDestination{Path: streamtest.Path})
+		stalls.ask(stalls.open(watchMethod), "web")
 		synctest.Wait()
 		slow := l.raw()
-		id := slow.open(getMethod)
-		slow.ask(id, &pb.GetDestination{Path: streamtest.Path})
+		id := slow.open(watchMethod)
+		slow.ask(id, "web")
 		elapse(4*time.Minute + 50*time.Second)
 		if stalls.gone() || slow.gone() {
 			t.Error("closed too early")
@@ -204,7 +190,7 @@ func TestIdleIsNotStalled(t *testing.T) {
 		c.sending(time.Now())
 		c.sent(time.Now())
 		elapse(time.Minute)
-		c.launch([]any{NewFrame(Add, make([]byte, maxUncounted+1), 1, 0)})
+		c.launch([]any{NewFrame(kindAnswer, make([]byte, maxUncounted+1), 1, 0)})
 		if left := c.timeLeft(); left != a.config.Stall {
 			t.Errorf("it may make no progress for %s, not %s", left, a.config.Stall)
 		}
@@ -219,7 +205,7 @@ func TestFlightsLand(t *testing.T) {
 	for _, size := range []int{
 		0, 1, maxUncounted - 1, maxUncounted, maxUncounted + 1, flightBuffer, flightBuffer + 1, 3*flightBuffer - 1,
 	} {
-		messages := []any{NewFrame(Add, make([]byte, size), 1, 0)}
+		messages := []any{NewFrame(kindAnswer, make([]byte, size), 1, 0)}
 		c.launch(messages)
 		if f, counted := messages[0].(*flight); counted {
 			buffers := f.buffers()
@@ -235,7 +221,7 @@ func TestFlightsLand(t *testing.T) {
 func TestIdleConnectionsStay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := listen(t, 10_000, func(c *Config) { c.MaxStreamAge = 0 })
-		stream, err := pb.NewDestinationClient(l.client()).Get(t.Context(), &pb.GetDestination{Path: streamtest.Path})
+		stream, err := ask(t.Context(), l.client(), "web")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -243,7 +229,7 @@ func TestIdleConnectionsStay(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		wg.Go(func() {
 			for ctx.Err() == nil {
-				if _, err := stream.Recv(); err != nil {
+				if _, err := stream.recv(); err != nil {
 					return
 				}
 			}
@@ -266,7 +252,7 @@ func TestStalledConnectionsMakeRoom(t *testing.T) {
 		var hostile []*rawClient
 		for i := range 10 {
 			r := l.raw()
-			r.ask(r.open(getMethod), &pb.GetDestination{Path: fmt.Sprintf("web.ns.svc.cluster.local:%d", 1000+i)})
+			r.ask(r.open(watchMethod), fmt.Sprintf("web:%d", 1000+i))
 			hostile = append(hostile, r)
 		}
 		elapse(time.Second)
@@ -293,8 +279,8 @@ func TestStalledConnectionsGiveWay(t *testing.T) {
 		l := listen(t, 10_000, func(c *Config) { c.Admission.Bytes = bound })
 		ask := func(port int) (r *rawClient, id uint32) {
 			r = l.raw()
-			id = r.open(getMethod)
-			r.ask(id, &pb.GetDestination{Path: fmt.Sprintf("web.ns.svc.cluster.local:%d", 1000+port)})
+			id = r.open(watchMethod)
+			r.ask(id, fmt.Sprintf("web:%d", 1000+port))
 			synctest.Wait()
 			return r, id
 		}
@@ -338,8 +324,8 @@ func TestRoomIsLeft(t *testing.T) {
 		for i := range connections {
 			r := l.raw()
 			for port := range ports {
-				r.ask(r.open(getMethod),
-					&pb.GetDestination{Path: fmt.Sprintf("web.ns.svc.cluster.local:%d", 1000+i*ports+port)})
+				r.ask(r.open(watchMethod),
+					fmt.Sprintf("web:%d", 1000+i*ports+port))
 			}
 		}
 		synctest.Wait()
@@ -363,32 +349,32 @@ func TestNewQuestionsCostMore(t *testing.T) {
 		const burst = 400
 		l := listen(t, 10_000, func(c *Config) { c.Admission.ConnectionBurst = burst })
 		shares, asks := l.client(), l.client()
-		stays, err := pb.NewDestinationClient(l.client()).Get(t.Context(), &pb.GetDestination{Path: streamtest.Path})
+		stays, err := ask(t.Context(), l.client(), "web")
 		if err == nil {
-			_, err = stays.Recv()
+			_, err = stays.recv()
 		}
 		if err != nil {
 			t.Fatal(err)
 		}
-		atOnce := func(conn *grpc.ClientConn, path func(i int) string) (n int) {
+		atOnce := func(conn *grpc.ClientConn, name func(i int) string) (n int) {
 			for i := range 50 {
 				began := time.Now()
-				err := streamtest.GetOnce(t.Context(), conn, &pb.GetDestination{Path: path(i)})
+				err := once(t.Context(), conn, name(i))
 				if err == nil && time.Since(began) == 0 {
 					n++
 				}
-				synctest.Wait() // no stream has the query any more
+				synctest.Wait() // no stream is open any more
 			}
 			return n
 		}
-		if n := atOnce(shares, func(int) string { return streamtest.Path }); n != 50 {
+		if n := atOnce(shares, func(int) string { return "web" }); n != 50 {
 			t.Errorf("%d of 50 lookups of the same Service were admitted", n)
 		}
-		n := atOnce(asks, func(i int) string { return fmt.Sprintf("web.ns.svc.cluster.local:%d", 1000+i) })
+		n := atOnce(asks, func(i int) string { return fmt.Sprintf("web:%d", 1000+i) })
 		if n == 0 || n > burst/50+5 {
 			t.Errorf("%d new questions for 10,000 addresses were admitted at once; the burst is %d", n, burst)
 		}
-		if n := atOnce(shares, func(int) string { return streamtest.Path }); n != 50 {
+		if n := atOnce(shares, func(int) string { return "web" }); n != 50 {
 			t.Errorf("%d of 50 lookups of another client were admitted meanwhile", n)
 		}
 	})
@@ -428,13 +414,46 @@ func TestTurns(t *testing.T) {
 	})
 }
 
+// The first answers of one message have one turn: that for large ones is taken beside it where one of them is large,
+// and each is paid for. All is given back at the end.
+func TestTurnOfSeveralAnswers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		config := DefaultConfig()
+		config.Admission.Answers, config.Admission.ConnectionRate, config.Admission.ConnectionBurst = 1, 1, 100
+		s := NewServer(logr.Discard(), config)
+		ctx := s.admission.TagConn(t.Context(), nil)
+		stream := s.Open(openSink{ctx}, "Watch", "web", Client{})
+		defer stream.Close()
+		turn := stream.Turn(time.Now())
+		taken := func() int { return len(s.admission.turns) + len(s.admission.large) }
+		for i, c := range []struct{ size, taken int }{
+			{0, 1}, {addressesPaid, 1}, {largeAnswer, 3}, {largeAnswer, 3}, {1, 3},
+		} {
+			if has, err := turn.Take(c.size); !has || err != nil {
+				t.Fatalf("answer %d has no turn: %v", i, err)
+			}
+			if n := taken() + len(stream.connection.large); n != c.taken {
+				t.Errorf("%d turns are taken after answer %d, want %d", n, i, c.taken)
+			}
+		}
+		const paid = 1 + 2*(largeAnswer/addressesPaid)
+		if left := stream.connection.limiter.Tokens(); left != 100-paid {
+			t.Errorf("%.0f streams may be opened at once, want %d", left, 100-paid)
+		}
+		turn.Release()
+		if n := taken() + len(stream.connection.large); n != 0 {
+			t.Errorf("%d turns are not given back", n)
+		}
+	})
+}
+
 // A stream that has waited for its turn, and for which there is no room any more when it comes, is sent its first
 // heartbeat when that is due, and not that much later.
 func TestHeartbeatAfterTurn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := listen(t, 3, func(c *Config) { c.Admission.Answers = 1 })
 		l.admission.turns <- struct{}{} // another stream has it
-		stream, err := pb.NewDestinationClient(l.client()).Get(t.Context(), &pb.GetDestination{Path: streamtest.Path})
+		stream, err := ask(t.Context(), l.client(), "web")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -442,8 +461,8 @@ func TestHeartbeatAfterTurn(t *testing.T) {
 		elapse(1900 * time.Millisecond)
 		l.admission.bytes.Add(l.config.Admission.Bytes)
 		<-l.admission.turns
-		if u, err := stream.Recv(); err != nil || len(u.GetAdd().GetAddrs()) > 0 || time.Since(begun) > 2*time.Second {
-			t.Errorf("after %s the client was sent %v: %v", time.Since(begun), u, err)
+		if n, err := stream.recv(); err != nil || n > 0 || time.Since(begun) > 2*time.Second {
+			t.Errorf("after %s the client was sent %d addresses: %v", time.Since(begun), n, err)
 		}
 		l.admission.bytes.Add(-l.config.Admission.Bytes)
 	})
@@ -456,20 +475,20 @@ func TestHeartbeatBeforeTurn(t *testing.T) {
 		l := listen(t, 3, func(c *Config) { c.Admission.Answers = 1 })
 		l.admission.turns <- struct{}{} // another stream has it
 		l.admission.bytes.Add(l.config.Admission.Bytes)
-		stream, err := pb.NewDestinationClient(l.client()).Get(t.Context(), &pb.GetDestination{Path: streamtest.Path})
+		stream, err := ask(t.Context(), l.client(), "web")
 		if err != nil {
 			t.Fatal(err)
 		}
 		begun := time.Now()
 		elapse(1900 * time.Millisecond)
 		l.admission.freed(int(l.config.Admission.Bytes))
-		if u, err := stream.Recv(); err != nil || len(u.GetAdd().GetAddrs()) > 0 || time.Since(begun) > 2*time.Second {
-			t.Errorf("after %s the client was sent %v: %v", time.Since(begun), u, err)
+		if n, err := stream.recv(); err != nil || n > 0 || time.Since(begun) > 2*time.Second {
+			t.Errorf("after %s the client was sent %d addresses: %v", time.Since(begun), n, err)
 		}
 		elapse(1900 * time.Millisecond)
 		<-l.admission.turns
-		if u, err := stream.Recv(); err != nil || len(u.GetAdd().GetAddrs()) != 3 {
-			t.Errorf("after %s the client was sent %v: %v", time.Since(begun), u, err)
+		if n, err := stream.recv(); err != nil || n != 3 {
+			t.Errorf("after %s the client was sent %d addresses: %v", time.Since(begun), n, err)
 		}
 	})
 }

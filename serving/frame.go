@@ -1,4 +1,4 @@
-package discovery
+package serving
 
 import (
 	"sync/atomic"
@@ -9,8 +9,7 @@ import (
 	"google.golang.org/grpc/mem"
 )
 
-// MaxFrame bounds a message, in bytes: linkerd2-proxy decodes no more than 4 MiB, which is grpc-go's
-// default, too.
+// MaxFrame bounds a message, in bytes: clients of gRPC decode no more than 4 MiB, unless they are told to.
 const MaxFrame = 4<<20 - 64<<10
 
 // A Frame is one encoded message. Any number of streams may send it at the same time.
@@ -22,7 +21,7 @@ type Frame struct {
 	flights atomic.Int64 // that gRPC has it in
 }
 
-// NewFrame returns a message of one of the kinds below. bytes are its encoding, MaxFrame of them at most, and
+// NewFrame returns a message of a kind. bytes are its encoding, MaxFrame of them at most, and
 // must not be written to any more. adds and removes are how many addresses it adds and removes.
 func NewFrame(kind Kind, bytes []byte, adds, removes int) *Frame {
 	return &Frame{bytes: bytes, kind: kind, adds: adds, removes: removes}
@@ -31,22 +30,18 @@ func NewFrame(kind Kind, bytes []byte, adds, removes int) *Frame {
 // Bytes returns the encoding.
 func (f *Frame) Bytes() []byte { return f.bytes }
 
+// Kind returns what the message does.
+func (f *Frame) Kind() Kind { return f.kind }
+
 // Addresses returns how many addresses the message adds and removes.
 func (f *Frame) Addresses() (added, removed int) { return f.adds, f.removes }
 
-// Kind is what a message does, for metrics and for the status of a stream.
+// Kind is what a message does, for metrics and for the status of a stream. Each protocol has its own, and registers
+// them with AddKinds.
 type Kind string
 
-// The kinds.
-const (
-	Add       Kind = "add"
-	Remove    Kind = "remove"
-	NoEntries Kind = "no_endpoints"
-	Beat      Kind = "heartbeat"
-	Profile   Kind = "profile"
-)
-
-var kinds = []Kind{Add, Remove, NoEntries, Beat, Profile}
+// Beat is the kind of a message that is nothing but a heartbeat.
+const Beat Kind = "heartbeat"
 
 // codec is grpc's own for protobuf, which lets Frames pass untouched.
 type codec struct{ encoding.CodecV2 }
