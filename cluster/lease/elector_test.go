@@ -608,7 +608,7 @@ func TestTimingIsValidated(t *testing.T) {
 	}
 }
 
-// A refusal that is over in less than the fence ends no term, and one before that keeps no candidate from
+// A refusal that is over before the second renewal ends no term, and one before that keeps no candidate from
 // campaigning: only one that lasts does.
 func TestRefusedForAMoment(t *testing.T) {
 	inElection(t, func(e *election) {
@@ -627,7 +627,7 @@ func TestRefusedForAMoment(t *testing.T) {
 		for range 10 {
 			pass(10 * time.Second)
 			refuse(true)
-			pass(2 * time.Second)
+			pass(testTiming.Renew - 100*time.Millisecond) // one renewal, whenever it is
 			refuse(false)
 		}
 		if n := e.termCount(); n != 1 {
