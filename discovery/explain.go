@@ -80,6 +80,7 @@ func (e *Engine) Explain(q Query, client serving.Client, reject func(*federation
 	selection := federation.Select(snapshot, e.config.selected(q), nil)
 	answer := selection.Answer(place, nil)
 	x.Policy, x.Traffic = selection.Divided(), trafficOf(selection, place, answer.Set)
+
 	if wait := time.Until(e.waitUntil(snapshot.Members...)); wait <= 0 {
 		x.Refused = reject(answer)
 	} else {
@@ -89,6 +90,7 @@ func (e *Engine) Explain(q Query, client serving.Client, reject func(*federation
 		x.Waits = fmt.Sprintf("a first answer waits %s more for %s, which is not synced yet",
 			wait.Round(100*time.Millisecond), slowest.Origin.Cluster)
 	}
+
 	e.addClaims(x, q, place, answer, holders)
 	x.addGone(holders)
 	return x
@@ -134,6 +136,7 @@ func (e *Engine) addStreams(x *Explanation, q Query) (holders map[netip.AddrPort
 		}
 		x.Streams = append(x.Streams, status)
 	}
+
 	return holders
 }
 
@@ -145,13 +148,16 @@ func (e *Engine) addClaims(
 	for c := range answer.Set.All() {
 		weights[c.Addr] = c.Weight
 	}
+
 	held := map[string]int{}
 	asked := federation.ServicePort{Number: q.Port, Protocol: answer.Snapshot.Transport(q.Port)}
+
 	for _, v := range federation.Explain(answer.Snapshot, e.config.selected(q), place) {
 		claim := claimOf(v, e.store.State(v.Member.Origin.Cluster), asked, place)
 		if v.Reason != federation.Duplicate { // it was sent, if at all, for the claim that counts
 			claim.HeldBy = holders[v.Addr]
 		}
+
 		if claim.Kept {
 			if claim.Guarded {
 				held[claim.Cluster]++
@@ -162,6 +168,7 @@ func (e *Engine) addClaims(
 		}
 		x.Claims = append(x.Claims, claim)
 	}
+
 	for i := range x.Traffic {
 		if row := &x.Traffic[i]; held[row.Cluster] > 0 {
 			row.Why += fmt.Sprintf(", %d %s", held[row.Cluster], HeldByGuard)
@@ -176,6 +183,7 @@ func (x *Explanation) addGone(holders map[netip.AddrPort][]uint64) {
 	for _, c := range x.Claims {
 		seen[c.Addr] = true
 	}
+
 	for _, st := range x.Streams {
 		for _, addr := range st.Holds {
 			if seen[addr.String()] {
@@ -204,6 +212,7 @@ func claimOf(
 	if v.Slice != nil {
 		c.Slice = v.Slice.Name
 	}
+
 	if e := v.Endpoint; e != nil {
 		c.Addr = v.Addr.String()
 		c.Node = e.Node.String()
@@ -213,6 +222,7 @@ func claimOf(
 			c.Pod = e.Workload.Namespace() + "/" + e.Workload.Name
 		}
 	}
+
 	switch v.Reason {
 	case federation.Kept:
 		if v.Held {

@@ -16,6 +16,7 @@ func (c *Config) Flags(fs *flag.FlagSet) {
 	fs.DurationVar(&c.FirstSyncGrace, "first-sync-grace", c.FirstSyncGrace,
 		"how long a first answer waits for a linked cluster that is being listed for the first time, from when it "+
 			"was linked; for one that does not answer it waits for 2 s at most")
+
 	fs.BoolVar(&c.DetailedMetrics, "detailed-metrics", c.DetailedMetrics,
 		"split the metrics endpoints_* by the member of a federated or mirrored Service, and by the "+
 			"hostname and the node of clients: four series for each combination that streams are open for, so "+

@@ -17,6 +17,7 @@ func newFeedMetrics() (feedMetrics, []prometheus.Collector) {
 	addresses := prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "fingerpost_addresses_total", Help: "Addresses sent on Get streams, by operation: add or remove.",
 	}, []string{"operation"})
+
 	m := feedMetrics{
 		added:   addresses.WithLabelValues(string(Add)),
 		removed: addresses.WithLabelValues(string(Remove)),
@@ -46,6 +47,7 @@ func (e *Engine) ownMetrics() []prometheus.Collector {
 	queries := prometheus.GaugeOpts{
 		Name: "fingerpost_queries", Help: "Services, ports and hostnames that streams ask for.",
 	}
+
 	leftOut := prometheus.CounterOpts{
 		Name: "fingerpost_left_out_total",
 		Help: "Addresses and profiles left out of messages: a text in them is no UTF-8, or they are " +

@@ -114,6 +114,7 @@ func (c *serviceMetrics) Collect(to chan<- prometheus.Metric) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
+
 	groups := c.groups()
 	for service, n := range readyEndpoints(groups) {
 		gauge(readyDesc, float64(n), service.Namespace, service.Name)
@@ -124,8 +125,10 @@ func (c *serviceMetrics) Collect(to chan<- prometheus.Metric) {
 			gauge(getsDesc, float64(s.Gets)/policy.One, service.Namespace, service.Name, s.Cluster)
 		}
 	}
+
 	samples := c.samples(groups)
 	c.updates = make(map[series]uint64, len(samples))
+
 	for s, x := range samples {
 		c.updates[s] = x.updates
 		labels := []string{s.cluster, s.namespace, s.service, s.port, s.hostname, s.node}
@@ -133,6 +136,7 @@ func (c *serviceMetrics) Collect(to chan<- prometheus.Metric) {
 		if x.exists {
 			exists = 1
 		}
+
 		gauge(subscribersDesc, float64(x.streams), labels...)
 		gauge(podsDesc, float64(x.addresses), labels...)
 		gauge(existsDesc, exists, labels...)
@@ -152,6 +156,7 @@ func (c *serviceMetrics) samples(groups streamGroups) map[series]*sample {
 		for _, n := range conflicts {
 			inAll += n
 		}
+
 		q.chooseLabels(snapshot, byNode)
 		s := series{}
 		if q.shown.port {
@@ -160,6 +165,7 @@ func (c *serviceMetrics) samples(groups streamGroups) map[series]*sample {
 		if q.shown.hostname && detailed {
 			s.hostname = q.Hostname
 		}
+
 		sets := q.sets.Load()
 		for node, group := range byNode {
 			s.node = node
@@ -169,6 +175,7 @@ func (c *serviceMetrics) samples(groups streamGroups) map[series]*sample {
 				c.addSample(samples, s.withService(snapshot.Ref), snapshot.View != nil, more)
 				continue
 			}
+
 			addresses := map[federation.Ref]int{}
 			for e := range group.holds.All() {
 				addresses[e.Origin().Ref]++
@@ -179,8 +186,10 @@ func (c *serviceMetrics) samples(groups streamGroups) map[series]*sample {
 				c.addSample(samples, s.withService(ref), m.View != nil, more)
 			}
 		}
+
 		q.shown.sets = sets
 	}
+
 	return samples
 }
 
@@ -201,6 +210,7 @@ func (c *serviceMetrics) addSample(samples map[series]*sample, s series, known b
 		x = &sample{updates: before}
 		samples[s] = x
 	}
+
 	x.streams += more.streams
 	x.addresses, x.conflicts = max(x.addresses, more.addresses), max(x.conflicts, more.conflicts)
 	x.exists = x.exists || more.exists
@@ -215,6 +225,7 @@ func readyEndpoints(groups streamGroups) map[federation.Service]int {
 		if _, counted := all[snapshot.Service]; counted || !snapshot.Federated() {
 			continue // counted for another port
 		}
+
 		ready := 0
 		for _, m := range snapshot.Members {
 			if m.View != nil {
@@ -226,6 +237,7 @@ func readyEndpoints(groups streamGroups) map[federation.Service]int {
 			all[snapshot.Service] = ready
 		}
 	}
+
 	return all
 }
 
@@ -243,6 +255,7 @@ func memberShares(groups streamGroups) map[federation.Service][]federation.Clust
 			first[q.Service] = q
 		}
 	}
+
 	all := map[federation.Service][]federation.ClusterShare{}
 	for service, q := range first {
 		snapshot, made := q.current()
@@ -278,6 +291,7 @@ func (c *serviceMetrics) groups() streamGroups {
 			byNode = map[string]*streamGroup{}
 			all[on] = byNode
 		}
+
 		in := byNode[node]
 		if in == nil {
 			in = &streamGroup{}

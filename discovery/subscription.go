@@ -102,7 +102,8 @@ func (all *selections) len() int {
 // endStream takes a stream off the selection, and off its answers if it has any.
 func (s *selection) endStream(answers *placeAnswers) {
 	s.all.mu.Lock()
-	if s.streams--; s.streams == 0 {
+	s.streams--
+	if s.streams == 0 {
 		delete(s.all.byKey, s.Query)
 	}
 	unused := s.releaseAnswers(answers)
@@ -130,7 +131,8 @@ func (s *selection) releaseAnswers(answers *placeAnswers) (unused *placeAnswers)
 	if answers == nil {
 		return nil
 	}
-	if answers.streams--; answers.streams > 0 {
+	answers.streams--
+	if answers.streams > 0 {
 		return nil
 	}
 	delete(s.byPlace, answers.place)
@@ -172,6 +174,7 @@ func (s *selection) hasFirst(place federation.Place, e Encoder) bool {
 	s.all.mu.Lock()
 	p := s.byPlace[made.Reduce(place)]
 	s.all.mu.Unlock()
+
 	if p == nil {
 		return false
 	}
@@ -188,15 +191,18 @@ func (p *placeAnswers) advance(snapshot *federation.Snapshot, made *federation.S
 ) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+
 	if p.newest != nil && snapshot.Version <= p.newest.Version {
 		return p.newest, p.updates
 	}
+
 	next := made.Answer(p.place, p.newest)
 	sameSet := p.newest != nil && next.Set == p.newest.Set
 	if !sameSet || next.State != p.newest.State {
 		p.updates.drop()
 		p.updates = newUpdates(p.of.all)
 	}
+
 	if !sameSet {
 		p.of.sets.Add(1)
 	}
@@ -263,6 +269,7 @@ func (s *subscription) close() {
 func (s *subscription) load(now time.Time) (answer *federation.Answer, due time.Time) {
 	snapshot, _ := s.watch.Load()
 	place := s.place()
+
 	for {
 		if due = s.waitUntil(snapshot); due.After(now) {
 			return nil, due
@@ -272,6 +279,7 @@ func (s *subscription) load(now time.Time) (answer *federation.Answer, due time.
 		if due = s.waitUntil(at); due.After(now) {
 			return nil, due
 		}
+
 		if reduced := made.Reduce(place); s.answers == nil || s.answers.place != reduced {
 			s.answers = s.selection.move(s.answers, reduced)
 		}
@@ -280,6 +288,7 @@ func (s *subscription) load(now time.Time) (answer *federation.Answer, due time.
 			break
 		} // else another stream was faster, and the place may be reduced to another one since
 	}
+
 	if answer.State == federation.Unknown && !s.answered {
 		return nil, time.Time{}
 	}
@@ -502,6 +511,7 @@ func newUpdate(of *updates, key updateKey, from, to *federation.Answer) *update 
 		all.cache.Charge(way, bytes)
 		return slices.Clip(frames)
 	})
+
 	return way
 }
 

@@ -14,6 +14,7 @@ func trafficOf(x *federation.Selection, p federation.Place, set *federation.Set)
 	for c := range set.All() {
 		given[string(c.Origin().Cluster)]++
 	}
+
 	all := []ClusterShare{}
 	for _, s := range x.Shares(p) {
 		row := ClusterShare{
@@ -26,6 +27,7 @@ func trafficOf(x *federation.Selection, p federation.Place, set *federation.Set)
 		}
 		all = append(all, row)
 	}
+
 	slices.SortFunc(all, func(a, b ClusterShare) int {
 		return cmp.Or(cmp.Compare(a.Tier, b.Tier), cmp.Compare(a.Cluster, b.Cluster))
 	})

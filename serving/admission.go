@@ -245,12 +245,14 @@ func (a *admission) turn(
 			turns = []chan struct{}{c.large, a.large}
 		}
 	}
+
 	taken := 0
 	done = func() {
 		for _, t := range turns[:taken] {
 			<-t
 		}
 	}
+
 	var late <-chan time.Time
 	for _, t := range turns {
 		select {
@@ -259,6 +261,7 @@ func (a *admission) turn(
 			continue
 		default:
 		}
+
 		if late == nil {
 			if err := waits(); err != nil {
 				done()
@@ -268,6 +271,7 @@ func (a *admission) turn(
 			defer timer.Stop()
 			late = timer.C
 		}
+
 		select {
 		case t <- struct{}{}:
 			taken++
@@ -279,6 +283,7 @@ func (a *admission) turn(
 			return nil, status.FromContextError(ctx.Err()).Err()
 		}
 	}
+
 	return done, nil
 }
 

@@ -149,6 +149,7 @@ func (a *admission) tap(ctx context.Context, info *tap.Info) (context.Context, e
 	if err == nil {
 		wait, err = a.admit(c)
 	}
+
 	clear(info.Header) // gRPC would keep it as long as the stream, and nothing here reads it
 	method, rooted := strings.CutPrefix(info.FullMethodName, "/")
 	_, limited := ctx.Deadline()
@@ -160,6 +161,7 @@ func (a *admission) tap(ctx context.Context, info *tap.Info) (context.Context, e
 		c.started()
 		return ctx, nil // gRPC ends it at once, and never calls TagRPC
 	}
+
 	// gRPC keeps the timer of a stream that is refused here until the deadline that the client has
 	// chosen. Such a stream is refused by its handler.
 	t := c.newTicket(ctx, wait, err)
@@ -179,6 +181,7 @@ func (c *connection) awaitStart() bool {
 	}
 	timer := time.NewTimer(startPatience)
 	defer timer.Stop()
+
 	select {
 	case c.starting <- struct{}{}:
 		return true

@@ -13,6 +13,7 @@ func (c *Config) Flags(fs *flag.FlagSet) {
 	fs.DurationVar(&c.DrainWindow, "drain-window", c.DrainWindow,
 		"in which streams end, each at a random point, when the process is asked to stop; the process ends "+
 			"within a second more. It takes a millisecond for each stream, and no more than this")
+
 	fs.Int64Var(&c.FrameBytes, "frame-cache-bytes", c.FrameBytes,
 		"bound on the encoded messages that are kept to be shared by streams, in bytes")
 	fs.Float64Var(&c.Admission.Rate, "admission-rate", c.Admission.Rate,
@@ -23,6 +24,7 @@ func (c *Config) Flags(fs *flag.FlagSet) {
 		"new streams a second on one connection, in the long run. A proxy beside the server carries the "+
 			"streams of many clients on few connections: raise all bounds of connections there. By default 100 "+
 			"for each processor")
+
 	fs.IntVar(&c.Admission.ConnectionBurst, "admission-connection-burst", c.Admission.ConnectionBurst,
 		"new streams that may come at once on one connection")
 	fs.IntVar(&c.Admission.Answers, "admission-answers", c.Admission.Answers,
@@ -35,6 +37,7 @@ func (c *Config) Flags(fs *flag.FlagSet) {
 	fs.IntVar(&c.Admission.Streams, "max-streams", c.Admission.Streams,
 		"streams that may be open in all; more are refused. By default as many as fit half of GOMEMLIMIT "+
 			"at 16 KiB for each, or 100000 without one")
+
 	fs.Int64Var(&c.Admission.ConnectionBytes, "max-connection-bytes", c.Admission.ConnectionBytes,
 		"bytes of messages that wait to be written on one connection; beyond it, or beyond a quarter of "+
 			"what is left of -max-bytes, first answers wait, and heartbeats are sent")

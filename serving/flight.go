@@ -56,11 +56,13 @@ func (c *connection) launch(messages []any) {
 	if len(c.flights) == 0 && c.sends.Load() == 0 {
 		c.progress.Store(time.Now().UnixNano()) // what begins to wait now has not waited before
 	}
+
 	for i, m := range messages {
 		f := m.(*Frame)
 		if len(f.bytes) <= maxUncounted || c.closed {
 			continue
 		}
+
 		fl := &flight{c, f, len(f.bytes)}
 		messages[i] = fl
 		if c.flights == nil {
@@ -73,6 +75,7 @@ func (c *connection) launch(messages []any) {
 		}
 	}
 	c.mu.Unlock()
+
 	c.admission.bytes.Add(charged)
 }
 
@@ -104,6 +107,7 @@ func (c *connection) landed(f *flight, n int) {
 		c.mu.Unlock()
 		return
 	}
+
 	c.progress.Store(time.Now().UnixNano())
 	c.bytes -= int64(n)
 	freed := 0
@@ -114,6 +118,7 @@ func (c *connection) landed(f *flight, n int) {
 		}
 	}
 	c.mu.Unlock()
+
 	c.admission.freed(freed)
 	c.wake()
 }
@@ -216,11 +221,13 @@ func (c *connection) sending(now time.Time) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
+
 	if c.closed || c.watched.Swap(true) {
 		return
 	}
 	c.progress.Store(now.UnixNano())
-	if patience := c.patience(); c.stall == nil {
+	patience := c.patience()
+	if c.stall == nil {
 		c.stall = time.AfterFunc(patience, c.stalled)
 	} else {
 		c.stall.Reset(patience)
@@ -257,6 +264,7 @@ func (c *connection) stalled() {
 		c.mu.Unlock()
 		return
 	}
+
 	if left := c.timeLeft(); left > 0 {
 		c.watched.Store(true)
 		c.stall.Reset(left)
@@ -264,6 +272,7 @@ func (c *connection) stalled() {
 		return
 	}
 	c.mu.Unlock()
+
 	c.admission.metrics.stalled.Inc()
 	if c.conn != nil {
 		_ = c.conn.Close() // gRPC notices, and ends all its streams
@@ -282,6 +291,7 @@ func (a *admission) hurry() {
 	a.hurried = now
 	all := slices.Collect(maps.Keys(a.open))
 	a.mu.Unlock()
+
 	for _, c := range all {
 		c.mu.Lock()
 		if c.watched.Load() {
@@ -301,6 +311,7 @@ func (c *connection) end() {
 		c.stall.Stop()
 	}
 	c.mu.Unlock()
+
 	freed := 0
 	for f := range flights {
 		if f.frame.flights.Add(-1) == 0 {

@@ -85,6 +85,7 @@ func newAdmissionMetrics(l *metricList, a *admission) admissionMetrics {
 	addGauge(l, "fingerpost_in_flight_bytes",
 		"Bytes of messages on their way to clients that have not taken them yet. What streams share counts once.",
 		a.bytes.Load)
+
 	return admissionMetrics{
 		refused: addVec(l, "fingerpost_admission_refused_total",
 			"Streams refused with RESOURCE_EXHAUSTED, by reason: too many new ones a second, "+

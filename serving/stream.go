@@ -73,6 +73,7 @@ func (s *Server) Open(sink Sink, method, path string, client Client) *Stream {
 	if age <= 0 {
 		return st
 	}
+
 	st.end = st.about.Opened.Add(Jitter(age))
 	if c := st.connection; c != nil {
 		if last := c.lastEnd(age); last.After(st.about.Opened) && last.Before(st.end) {

@@ -60,6 +60,7 @@ func (o *serveOptions) addFlags(fs *flag.FlagSet) {
 	fs.StringVar(&o.DebugAddr, "debug-addr", "127.0.0.1:9998",
 		"address of the debug server, which shows the whole topology: a page for people at /, and JSON; "+
 			"empty for none")
+
 	fs.BoolVar(&o.QueueMetrics, "export-queue-metrics", true, "export metrics of work queues, workqueue_*")
 	fs.IntVar(&o.queueCapacity, "stream-queue-capacity", 100, "has no effect: streams have no queues")
 	fs.StringVar(&o.traceCollector, "trace-collector", "", "has no effect in this version")
@@ -89,6 +90,7 @@ func (o *serveOptions) addClusterFlags(fs *flag.FlagSet) {
 	fs.StringVar(&o.ClusterName, "cluster-name", "local", "name of this cluster in other clusters")
 	fs.StringVar(&o.Discovery.TrustDomain, "identity-trust-domain", "",
 		"trust domain of identities in this cluster (cluster.local if empty)")
+
 	fs.StringVar(&o.LinkNamespace, "link-namespace", "", "namespace of Links; empty for all")
 	const hostsHelp = "names, addresses and CIDRs of API servers that are allowed although they are loopback or " +
 		"link-local, separated by commas"
@@ -96,6 +98,7 @@ func (o *serveOptions) addClusterFlags(fs *flag.FlagSet) {
 		o.AllowedHosts, err = links.ParseHosts(list)
 		return err
 	})
+
 	fs.BoolVar(&o.ReadSlices, "enable-endpoint-slices", true,
 		"read EndpointSlices; otherwise Endpoints, which have no zones and one address family")
 	fs.DurationVar(&o.ProbeInterval, "probe-interval", 5*time.Second,
@@ -107,6 +110,7 @@ func (o *serveOptions) addClusterFlags(fs *flag.FlagSet) {
 	fs.StringVar(&o.StateDir, "state-dir", "",
 		"directory in which the last state of each cluster is kept, for a replica that starts while a cluster is "+
 			"unreachable; of one replica alone; empty for none")
+
 	fs.DurationVar(&o.StateMaxAge, "state-max-age", 24*time.Hour,
 		"how old the state may be that a replica restores from -state-dir")
 	fs.StringVar(&o.Peers.ListenAddr, "peer-addr", "",
@@ -115,6 +119,7 @@ func (o *serveOptions) addClusterFlags(fs *flag.FlagSet) {
 	fs.StringVar(&o.Peers.Addr, "peers", "",
 		"host and port of -peer-addr of all replicas, as of a headless Service: they are asked at the start about "+
 			"clusters that cannot be reached or that have lost their Links; empty to ask none")
+
 	fs.StringVar(&o.Peers.ServerName, "peer-server-name", "",
 		"name in the certificates of -peers; empty for the host")
 	fs.StringVar(&o.Peers.TokenFile, "peer-token-file", "",
@@ -124,6 +129,7 @@ func (o *serveOptions) addClusterFlags(fs *flag.FlagSet) {
 	fs.BoolVar(&o.peerAuthentication, "peer-authentication", true,
 		"answer at -peer-addr only who proves to be a replica, by -peer-token-file; false, as outside of Kubernetes: "+
 			"whoever reaches it reads Services, addresses and names of Pods of all clusters")
+
 	fs.IntVar(&o.Budget.Services, "cluster-max-services", 20_000,
 		"Services that are kept of a linked cluster; beyond it new ones are rejected, and those accepted before "+
 			"stay; 0 for no limit")
@@ -147,6 +153,7 @@ func (o *serveOptions) addWriterFlags(fs *flag.FlagSet) {
 	fs.IntVar(&o.Writer.MaxSlices, "max-slices-per-source", 100,
 		"EndpointSlices of one Service with endpoints of one other cluster; beyond it none is created, existing ones "+
 			"are kept up to date, and the Link has a condition; 0 for no limit")
+
 	const installationsHelp = "namespaces of other control planes that write into the same clusters, besides " +
 		"-controller-namespace, separated by commas: Leases of installations count there only, so name none in which " +
 		"others than admins create Leases"
@@ -154,6 +161,7 @@ func (o *serveOptions) addWriterFlags(fs *flag.FlagSet) {
 		o.Installations, err = parseNamespaces(list)
 		return err
 	})
+
 	timing := &o.Lease
 	fs.DurationVar(&timing.Duration, "lease-duration", 6*time.Second,
 		"how long after its last renewal another replica may take a Lease; a minute at most")
@@ -175,6 +183,7 @@ func (o *serveOptions) addMirrorFlags(fs *flag.FlagSet) {
 		o.Mirrors = text == "on"
 		return nil
 	})
+
 	fs.IntVar(&o.Mirror.MaxServices, "max-mirrors-per-link", 1000,
 		"Services that are mirrored from one linked cluster; beyond it none is created, existing ones are kept up to "+
 			"date, and the Link has a condition; 0 for no limit")
@@ -184,6 +193,7 @@ func (o *serveOptions) addMirrorFlags(fs *flag.FlagSet) {
 		o.Mirror.Exclude, err = parseExcludedKeys(list)
 		return err
 	})
+
 	fs.BoolVar(&o.Mirror.Headless, "mirror-headless-services", false,
 		"mirror headless Services as such, with a Service for each named instance; otherwise as Services with a "+
 			"cluster IP")
@@ -227,6 +237,7 @@ func (o *serveOptions) validate() error {
 	if o.Discovery.TrustDomain == "" {
 		o.Discovery.TrustDomain = "cluster.local"
 	}
+
 	switch {
 	case !o.ReadSlices && o.Discovery.IPv6:
 		return errors.New("-enable-ipv6 needs -enable-endpoint-slices")
@@ -253,6 +264,7 @@ func (o *serveOptions) validate() error {
 		return fmt.Errorf("-stale-after (%s) must be greater than -suspect-after (%s)",
 			o.Thresholds.Stale, o.Thresholds.Suspect)
 	}
+
 	o.Budget.Bytes = int64(o.budgetMiB) << 20
 	if o.Peers.Addr != "" {
 		host, _, err := net.SplitHostPort(o.Peers.Addr)
@@ -261,10 +273,12 @@ func (o *serveOptions) validate() error {
 		}
 		o.Peers.ServerName = cmp.Or(o.Peers.ServerName, host)
 	}
+
 	if o.Peers.Addr+o.Peers.ListenAddr != "" && o.TLS.Certificate != "" && o.TLS.ClientCA == "" {
 		return errors.New("-peer-addr and -peers need -tls-client-ca-file beside -tls-cert-file: " +
 			"both sides present certificates")
 	}
+
 	switch asks := o.Peers.Addr+o.Peers.ListenAddr != ""; {
 	case !o.peerAuthentication:
 		o.Peers.TokenFile = ""
@@ -274,14 +288,17 @@ func (o *serveOptions) validate() error {
 				"Kubernetes set -peer-authentication=false, and let nothing else reach -peer-addr",
 		)
 	}
+
 	err := errors.Join(o.TLS.Validate(), o.Discovery.Validate(), o.Serving.Validate(), o.Lease.Validate())
 	if err != nil {
 		return err
 	}
+
 	o.Pprof, o.Replica = o.enablePprof, os.Getenv("HOSTNAME")
 	if o.Replica == "" {
 		name, err := os.Hostname()
-		if o.Replica = name; o.ReadSlices && name == "" {
+		o.Replica = name
+		if o.ReadSlices && name == "" {
 			return fmt.Errorf("this replica has no name: HOSTNAME is not set, and the host has no name (%w)", err)
 		}
 	}
@@ -300,6 +317,7 @@ func (o *serveOptions) logWarnings(log logr.Logger, given map[string]bool) {
 		log.Info("-stream-queue-capacity has no effect: streams have no queues, and a slow client gets the " +
 			"newest state when it reads again")
 	}
+
 	if o.Peers.ListenAddr != "" && !o.peerAuthentication {
 		log.Info("Whoever reaches -peer-addr reads Services, addresses and names of Pods of all clusters, because "+
 			"-peer-authentication is off", "addr", o.Peers.ListenAddr, "certificates", o.TLS.ClientCA != "")
@@ -314,6 +332,7 @@ func doubleDashes(args []string) []string {
 	if len(args) == 0 || !slices.Contains([]string{"serve", "destination", "sp-validator"}, args[0]) {
 		return args
 	}
+
 	args = slices.Clone(args)
 	for i, arg := range args {
 		if arg == "--" {

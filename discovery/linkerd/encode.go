@@ -155,6 +155,7 @@ func (e encoder) adds(entries []federation.Choice) (frames []*serving.Frame, lef
 	all := make([]encodedAddr, 0, len(entries))
 	var last kind
 	var its *sharedPart
+
 	for _, entry := range entries {
 		if k := e.kindOf(entry); its == nil || k != last {
 			last, its = k, parts[k]
@@ -163,12 +164,14 @@ func (e encoder) adds(entries []federation.Choice) (frames []*serving.Frame, lef
 				parts[k] = its
 			}
 		}
+
 		if m := e.encodeAddr(entry, its); m.valid() {
 			all = append(all, m)
 		} else {
 			leftOut++
 		}
 	}
+
 	if len(all) == 0 {
 		return nil, leftOut
 	}
@@ -176,6 +179,7 @@ func (e encoder) adds(entries []federation.Choice) (frames []*serving.Frame, lef
 	for _, p := range parts {
 		shared = slices.DeleteFunc(shared, func(l label) bool { return p.valid && !slices.Contains(p.labels, l) })
 	}
+
 	for _, p := range parts {
 		for _, l := range p.labels {
 			if !slices.Contains(shared, l) {
@@ -183,6 +187,7 @@ func (e encoder) adds(entries []federation.Choice) (frames []*serving.Frame, lef
 			}
 		}
 	}
+
 	var tail []byte // of each message
 	for _, l := range shared {
 		tail = l.append(tail, setLabels)
@@ -206,6 +211,7 @@ func pack[A any](
 	if kind == discovery.Remove {
 		field = updateRemove
 	}
+
 	for len(addrs) > 0 {
 		n, total := 0, len(tail)
 		for n < len(addrs) {
@@ -215,10 +221,12 @@ func pack[A any](
 			}
 			n, total = n+1, total+more
 		}
+
 		if n == 0 {
 			addrs, leftOut = addrs[1:], leftOut+1
 			continue
 		}
+
 		b := make([]byte, 0, 1+protowire.SizeBytes(total))
 		b = protowire.AppendTag(b, field, protowire.BytesType)
 		b = protowire.AppendVarint(b, uint64(total))
@@ -227,6 +235,7 @@ func pack[A any](
 			b = protowire.AppendVarint(b, uint64(size(&addrs[i])))
 			b = put(&addrs[i], b)
 		}
+
 		added, removed := n, 0
 		if kind == discovery.Remove {
 			added, removed = 0, n
@@ -279,6 +288,7 @@ func appendTCP(b []byte, a netip.AddrPort) []byte {
 		b = protowire.AppendTag(b, last6, protowire.Fixed64Type)
 		b = protowire.AppendFixed64(b, binary.BigEndian.Uint64(ip[8:]))
 	}
+
 	b = protowire.AppendTag(b, tcpPort, protowire.VarintType)
 	return protowire.AppendVarint(b, uint64(a.Port()))
 }
@@ -316,6 +326,7 @@ func (e encoder) weightedAddr(entry federation.Choice) *pb.WeightedAddr {
 		a.MetricLabels["zone_locality"] = localityOf(entry)
 		return a
 	}
+
 	a.MetricLabels = map[string]string{"zone_locality": "unknown"}
 	if m := entry.Endpoint.Mirror(); m != nil {
 		e.setGateway(a, m)
@@ -339,6 +350,7 @@ func (c *Config) addExternal(a *pb.WeightedAddr, port uint16, w *federation.Work
 	if kind, name := w.Owner(); kind != "" {
 		a.MetricLabels[kind] = name
 	}
+
 	if t.Identity != "" && t.ServerName != "" { // a proxy can use neither alone
 		a.TlsIdentity = &pb.TlsIdentity{
 			Strategy: &pb.TlsIdentity_UriLikeIdentity_{
@@ -391,12 +403,14 @@ func (c *Config) addPod(a *pb.WeightedAddr, port uint16, trustDomain string, w *
 	if t.ControlPlane != "" {
 		a.MetricLabels["control_plane_ns"] = t.ControlPlane
 	}
+
 	if t.Hash != "" {
 		a.MetricLabels["pod_template_hash"] = t.Hash
 	}
 	if t.ControlPlane == "" || t.Skip.Contains(port) {
 		return // no proxy, or one that does not see the port
 	}
+
 	inbound := t.InboundPort
 	if t.AdminPort == 0 || t.ControlPort == 0 || port == t.AdminPort || port == t.ControlPort {
 		inbound = 0 // port is the proxy's own, or may be

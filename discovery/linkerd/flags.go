@@ -28,14 +28,17 @@ func (c *Config) Flags(fs *flag.FlagSet) {
 			c.DefaultOpaquePorts = ports
 			return err
 		})
+
 	fs.Func("outbound-transport-mode",
 		"transparent, or transport-header to send all traffic between proxies through the inbound port "+
 			"(default transparent)", func(mode string) error {
-			if c.TransportMode = mode; mode != Transparent && mode != TransportHeader {
+			c.TransportMode = mode
+			if mode != Transparent && mode != TransportHeader {
 				return fmt.Errorf("it is neither %s nor %s", Transparent, TransportHeader)
 			}
 			return nil
 		})
+
 	fs.Func("meshed-http2-client-params",
 		"HTTP/2 settings for connections to meshed workloads, as JSON of Http2ClientParams", func(text string) error {
 			c.HTTP2 = nil
@@ -75,6 +78,7 @@ func parsePorts(list string) (federation.Ports, error) {
 		if item = strings.TrimSpace(item); item == "" {
 			continue
 		}
+
 		first, last, isRange := strings.Cut(item, "-")
 		if !isRange {
 			last = first
@@ -86,5 +90,6 @@ func parsePorts(list string) (federation.Ports, error) {
 		}
 		ranges = append(ranges, federation.PortRange{First: uint16(from), Last: uint16(to)})
 	}
+
 	return federation.PortsOf(ranges...), nil
 }

@@ -24,6 +24,7 @@ func (s *Server) Get(request *pb.GetDestination, sink pb.Destination_GetServer) 
 	if err != nil {
 		return err
 	}
+
 	client, err := s.clientOf(request)
 	if err != nil {
 		return err
@@ -57,6 +58,7 @@ func reject(a *federation.Answer, first bool) error {
 			return status.Errorf(codes.NotFound, "Service %s/%s not found", s.Namespace, s.Name)
 		}
 	}
+
 	return nil
 }
 
@@ -68,6 +70,7 @@ func (e encoder) Update(from, to *federation.Answer) (frames []*serving.Frame, l
 	if first {
 		from = &federation.Answer{}
 	}
+
 	frames, leftOut = e.encode(from.Set, to.Set)
 	switch {
 	case to.State == federation.Empty && (first || from.State == federation.Absent):

@@ -67,17 +67,20 @@ func splitAuthority(path, domain string) (t profileTarget, valid bool) {
 			return t, false
 		}
 	}
+
 	t.Port = uint16(port)
 	if ip, err := netip.ParseAddr(host); err == nil {
 		t.ip = ip.Unmap()
 		return t, ip.Zone() == ""
 	}
+
 	name, found := strings.CutSuffix(host, ".svc."+domain)
 	labels := strings.Split(name, ".")
 	if len(labels) == 3 {
 		t.Hostname, labels = labels[0], labels[1:]
 		found = found && isLabel(t.Hostname)
 	}
+
 	if !found || len(host) > maxName || len(labels) != 2 || !isLabel(labels[0]) || !isLabel(labels[1]) {
 		return t, false
 	}
@@ -105,6 +108,7 @@ func parseToken(token string) (serving.Client, error) {
 	if token == "" {
 		return serving.Client{}, nil
 	}
+
 	var c struct {
 		Namespace string `json:"ns"`
 		Node      string `json:"nodeName"`
@@ -117,5 +121,6 @@ func parseToken(token string) (serving.Client, error) {
 	if namespace, old := strings.CutPrefix(token, "ns:"); old && !strings.Contains(namespace, ":") {
 		return serving.Client{Namespace: strings.Clone(namespace)}, nil // and not the whole token with it
 	}
+
 	return serving.Client{}, fmt.Errorf("context token is neither JSON nor ns:<namespace>: %w", err)
 }

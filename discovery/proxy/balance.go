@@ -40,6 +40,7 @@ func (b *Balancer) Send(held []Address, now time.Time) (to netip.AddrPort, sent 
 	if len(held) == 0 {
 		return to, false
 	}
+
 	i := b.random.IntN(len(held))
 	to = held[i].Addr
 	if len(held) > 1 {
@@ -51,6 +52,7 @@ func (b *Balancer) Send(held []Address, now time.Time) (to netip.AddrPort, sent 
 			to = held[j].Addr
 		}
 	}
+
 	b.load(to).pending++
 	return to, true
 }

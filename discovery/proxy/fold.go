@@ -85,6 +85,7 @@ func (f *Fold) add(set *pb.WeightedAddrSet) (Message, error) {
 	if f.addresses == nil {
 		f.addresses = map[netip.AddrPort]Address{}
 	}
+
 	var violation error
 	for _, w := range set.GetAddrs() {
 		a, err := addressOf(w, set.GetMetricLabels())
@@ -94,6 +95,7 @@ func (f *Fold) add(set *pb.WeightedAddrSet) (Message, error) {
 		f.addresses[a.Addr] = a
 		m.Added = append(m.Added, a)
 	}
+
 	slices.SortFunc(m.Added, func(a, b Address) int { return a.Addr.Compare(b.Addr) })
 	return m, violation
 }
@@ -104,6 +106,7 @@ func (f *Fold) remove(set *pb.AddrSet) (Message, error) {
 	if !f.fed {
 		violation = fmt.Errorf("a Remove before the first Add of the stream")
 	}
+
 	for _, a := range set.GetAddrs() {
 		addr, err := addrOf(a)
 		if err != nil {
@@ -114,6 +117,7 @@ func (f *Fold) remove(set *pb.AddrSet) (Message, error) {
 		delete(f.addresses, addr)
 		m.Removed = append(m.Removed, addr)
 	}
+
 	slices.SortFunc(m.Removed, netip.AddrPort.Compare)
 	return m, violation
 }
@@ -146,6 +150,7 @@ func checkAddress(w *pb.WeightedAddr) error {
 			return fmt.Errorf("a TLS identity without a strategy")
 		}
 	}
+
 	if t := w.GetProtocolHint().GetOpaqueTransport(); t != nil &&
 		(t.GetInboundPort() == 0 || t.GetInboundPort() >= 65535) {
 		return fmt.Errorf("an opaque transport to port %d", t.GetInboundPort())
@@ -171,6 +176,7 @@ func addrOf(a *netpb.TcpAddress) (netip.AddrPort, error) {
 	default:
 		return netip.AddrPort{}, fmt.Errorf("an address without an IP")
 	}
+
 	if a.GetPort() == 0 || a.GetPort() > 65535 {
 		return netip.AddrPort{}, fmt.Errorf("port %d of %s", a.GetPort(), ip)
 	}

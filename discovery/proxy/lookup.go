@@ -118,6 +118,7 @@ func (l *lookup) Resume() {
 
 func (l *lookup) run(ctx context.Context) {
 	defer close(l.done)
+
 	for backoff := 100 * time.Millisecond; ; backoff = min(2*backoff, 10*time.Second) {
 		end, fed := l.attempt(ctx)
 		if ctx.Err() != nil {
@@ -127,6 +128,7 @@ func (l *lookup) run(ctx context.Context) {
 		if !l.request.Reconnect || end.Code() == codes.InvalidArgument || end.Code() == codes.FailedPrecondition {
 			return
 		}
+
 		if fed {
 			backoff = 100 * time.Millisecond
 		}
@@ -144,6 +146,7 @@ func (l *lookup) run(ctx context.Context) {
 func (l *lookup) attempt(ctx context.Context) (end *status.Status, fed bool) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+
 	receive, err := l.open(ctx, &pb.GetDestination{
 		Scheme:       cmp.Or(l.request.Scheme, "k8s"),
 		Path:         l.request.Authority,
@@ -154,6 +157,7 @@ func (l *lookup) attempt(ctx context.Context) (end *status.Status, fed bool) {
 	}
 	limit := time.AfterFunc(InitialTimeout, func() { l.violate(ErrLate) })
 	defer func() { limit.Stop() }()
+
 	for {
 		if gate := l.stalled(); gate != nil {
 			limit.Stop() // it is we who do not read
@@ -162,6 +166,7 @@ func (l *lookup) attempt(ctx context.Context) (end *status.Status, fed bool) {
 			case <-ctx.Done():
 			}
 		}
+
 		event, violation, err := receive()
 		limit.Stop()
 		if err != nil {
@@ -174,6 +179,7 @@ func (l *lookup) attempt(ctx context.Context) (end *status.Status, fed bool) {
 			}
 			return end, fed
 		}
+
 		fed = true
 		limit = time.AfterFunc(IdleTimeout, func() { l.violate(fmt.Errorf("no message for %s", IdleTimeout)) })
 		if violation != nil {

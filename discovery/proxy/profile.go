@@ -35,14 +35,17 @@ func OpenProfile(ctx context.Context, conn grpc.ClientConnInterface, request Req
 	observe func(Event),
 ) *ProfileStream {
 	s := &ProfileStream{}
+
 	client := pb.NewDestinationClient(conn)
 	s.start(ctx, request, observe, func(ctx context.Context, asked *pb.GetDestination) (receiver, error) {
 		stream, err := client.GetProfile(ctx, asked, grpc.MaxCallRecvMsgSize(MaxMessage))
 		if err != nil {
 			return nil, err
 		}
+
 		var last *Profile
 		var at time.Time
+
 		return func() (Event, error, error) {
 			message, err := stream.Recv()
 			if err != nil {
@@ -54,10 +57,12 @@ func OpenProfile(ctx context.Context, conn grpc.ClientConnInterface, request Req
 			last, at = p, time.Now()
 			s.mu.Lock()
 			defer s.mu.Unlock()
+
 			s.newest = p
 			return Event{Profile: p}, violation, nil
 		}, nil
 	})
+
 	return s
 }
 

@@ -20,6 +20,7 @@ type Stream struct {
 // from one goroutine; it may be nil.
 func Open(ctx context.Context, conn grpc.ClientConnInterface, request Request, observe func(Event)) *Stream {
 	s := &Stream{}
+
 	client := pb.NewDestinationClient(conn)
 	s.start(ctx, request, observe, func(ctx context.Context, asked *pb.GetDestination) (receiver, error) {
 		stream, err := client.Get(ctx, asked, grpc.MaxCallRecvMsgSize(MaxMessage))
@@ -29,6 +30,7 @@ func Open(ctx context.Context, conn grpc.ClientConnInterface, request Request, o
 		s.mu.Lock()
 		s.fold.Reconnect()
 		s.mu.Unlock()
+
 		return func() (Event, error, error) {
 			update, err := stream.Recv()
 			if err != nil {
@@ -42,6 +44,7 @@ func Open(ctx context.Context, conn grpc.ClientConnInterface, request Request, o
 			return Event{Message: &message}, violation, nil
 		}, nil
 	})
+
 	return s
 }
 

@@ -59,6 +59,7 @@ func (s *Sink) SendMsg(message any) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	f := message.(Frame)
 	var u pb.Update
 	if err := proto.Unmarshal(f.Bytes(), &u); err != nil {

@@ -38,6 +38,7 @@ func PodsOf(n int, zone string) *federation.Slice {
 			ControlPort: 4190,
 		}),
 	}
+
 	for i, e := range s.Endpoints {
 		e.Zone, e.Node = federation.NameOf(zone), federation.NameOf("node")
 		e.Workload = new(cohort.Workload(fmt.Sprintf("web-5d8f7c9b4-%05d", i)))

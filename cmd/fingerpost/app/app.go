@@ -94,6 +94,7 @@ func New(ctx context.Context, log logr.Logger, o Options) (*App, error) {
 		Endpoints: !o.ReadSlices, Dial: o.Dial, ControllerNamespace: o.Discovery.ControllerNamespace,
 		DetailedMetrics: o.Discovery.DetailedMetrics, Checkpoints: checkpoints, Peers: newPeers(o),
 	})
+
 	err := a.Registry.Apply(cluster.Spec{
 		Name: o.ClusterName, Local: true,
 		TrustDomain: o.Discovery.TrustDomain, ClusterDomain: o.Discovery.ClusterDomain,
@@ -102,6 +103,7 @@ func New(ctx context.Context, log logr.Logger, o Options) (*App, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	for _, spec := range restored {
 		if err := a.Registry.Apply(spec); err != nil {
 			return nil, err
@@ -110,10 +112,12 @@ func New(ctx context.Context, log logr.Logger, o Options) (*App, error) {
 	if a.manager, err = newManager(log, o); err != nil {
 		return nil, err
 	}
+
 	localConn, err := api.NewConnection(a.Registry.Instrument(o.ClusterName, o.Config), o.Dial)
 	if err != nil {
 		return nil, err
 	}
+
 	a.Ready = server.NewReadiness(o.ClusterName, o.Discovery.FirstSyncGrace, a.Registry.Statuses)
 	if err := a.addLinks(log, o, localConn); err != nil {
 		return nil, err
@@ -121,6 +125,7 @@ func New(ctx context.Context, log logr.Logger, o Options) (*App, error) {
 	if err := a.addWriters(ctx, log, o, localConn); err != nil {
 		return nil, err
 	}
+
 	a.Serving = serving.NewServer(log, o.Serving)
 	a.Discovery = linkerd.NewServer(log, a.Serving, a.Store, o.Discovery)
 	a.Metrics.MustRegister(a.Registry, a.Ready.Metric())
@@ -139,10 +144,12 @@ func openCheckpoints(log logr.Logger, o Options) (*checkpoint.Dir, []cluster.Spe
 	if err := dir.Clean(); err != nil {
 		log.Error(err, "Files that are half written cannot be deleted", "directory", o.StateDir)
 	}
+
 	headers, err := dir.Headers()
 	if err != nil {
 		log.Error(err, "Checkpoints cannot be read: the state of clusters that are unreachable is not restored")
 	}
+
 	var specs []cluster.Spec
 	for _, h := range headers {
 		if !h.Local && h.Cluster != o.ClusterName {
@@ -168,6 +175,7 @@ func (a *App) addLinks(log logr.Logger, o Options, localConn *api.Connection) (e
 		a.Ready.LinksListed.Store(true)
 		a.Store.MarkClustersListed()
 	}
+
 	a.Links, err = links.NewReconciler(log, localConn, a.Registry, events, listed, links.Options{
 		ClusterName: o.ClusterName, TrustDomain: o.Discovery.TrustDomain,
 		ControllerNamespace: o.Discovery.ControllerNamespace, LinkNamespace: o.LinkNamespace, Mirrors: o.Mirrors,
@@ -176,6 +184,7 @@ func (a *App) addLinks(log logr.Logger, o Options, localConn *api.Connection) (e
 	if err != nil {
 		return err
 	}
+
 	a.Metrics.MustRegister(a.Links.Collectors()...)
 	return nil
 }
@@ -186,6 +195,7 @@ func (a *App) addWriters(ctx context.Context, log logr.Logger, o Options, localC
 	if err != nil {
 		return err
 	}
+
 	campaign := apply.NewCampaign(log, a.Registry, apply.Options{
 		Namespace: o.Writer.Namespace, Installations: o.Installations, Local: o.ClusterName, Replica: o.Replica,
 		Timing: o.Lease, Stop: ctx.Done(),
@@ -195,10 +205,12 @@ func (a *App) addWriters(ctx context.Context, log logr.Logger, o Options, localC
 	writer := endpointslice.NewWriter(a.Store, a.Registry, o.Writer)
 	writer.AddTo(campaign)
 	a.Registry.Engage(writer.Engage)
+
 	campaign.Add(apply.OwnLease, apply.Task{
 		Name: "status of Links", Wanted: isLocal,
 		Run: cutting(localConn, func(term context.Context, _ *apply.Target) error { return a.Links.WriteStatus(term) }),
 	})
+
 	if o.Mirrors {
 		campaign.Add(apply.OwnLease, apply.Task{
 			Name: "mirror Services", Wanted: isLocal,
@@ -208,6 +220,7 @@ func (a *App) addWriters(ctx context.Context, log logr.Logger, o Options, localC
 		})
 		a.Registry.Engage(mirrors.Engage)
 	}
+
 	a.Registry.Engage(campaign.Engage)
 	a.Metrics.MustRegister(writer.Collectors()...)
 	a.Metrics.MustRegister(mirrors.Collectors()...)
@@ -233,6 +246,7 @@ func (a *App) addServers(log logr.Logger, o Options, localConn *api.Connection) 
 	if o.QueueMetrics {
 		all = append(all, a.Registry.QueueMetrics())
 	}
+
 	a.Exported = server.Labelled(all, "installation", a.installation)
 	admin := server.AdminHandler(a.Metrics, a.Exported, a.Ready.Ready, o.Pprof)
 	a.Pages = debug.Handler(debug.Sources{
@@ -240,6 +254,7 @@ func (a *App) addServers(log logr.Logger, o Options, localConn *api.Connection) 
 		Cluster: o.ClusterName, Namespace: o.Discovery.ControllerNamespace, Installations: o.Installations,
 		Replica: o.Replica, Version: o.Version,
 	})
+
 	closed := server.ClosedConnections()
 	a.Metrics.MustRegister(closed)
 	newHTTP := func(name, addr string, handler http.Handler) *server.HTTP {
@@ -248,6 +263,7 @@ func (a *App) addServers(log logr.Logger, o Options, localConn *api.Connection) 
 			Closed: closed.WithLabelValues(name),
 		}
 	}
+
 	parts := []manager.Runnable{
 		a.Links,
 		a.Ready,
@@ -261,6 +277,7 @@ func (a *App) addServers(log logr.Logger, o Options, localConn *api.Connection) 
 			return err
 		}
 	}
+
 	return a.addPeerServer(log, o, localConn, newHTTP)
 }
 

@@ -37,10 +37,12 @@ func newPeers(o Options) *checkpoint.Peers {
 	if o.Peers.Addr == "" {
 		return nil
 	}
+
 	lookup, secure, token := o.Peers.Lookup, o.TLS.Certificate != "", fileToken(o.Peers.TokenFile)
 	if lookup == nil {
 		lookup = net.DefaultResolver.LookupHost
 	}
+
 	return &checkpoint.Peers{
 		Addr: o.Peers.Addr, Lookup: lookup, Secure: secure, MaxAge: o.StateMaxAge,
 		Client: func() (*http.Client, error) {
@@ -52,6 +54,7 @@ func newPeers(o Options) *checkpoint.Peers {
 				}
 				plain.TLSClientConfig = mutual
 			}
+
 			client := &http.Client{
 				Transport:     plain,
 				CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
@@ -102,6 +105,7 @@ func (a *App) addPeerServer(
 	if o.Peers.ListenAddr == "" {
 		return nil
 	}
+
 	requests := prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "fingerpost_peer_requests_total",
 		Help: "Requests of other replicas for the state of clusters, by the code of the answer: 401 and 403 are of " +
@@ -109,11 +113,13 @@ func (a *App) addPeerServer(
 	}, []string{"code"})
 	a.Metrics.MustRegister(requests)
 	handler := checkpoint.Handler(a.Registry.FindPublished, a.Registry.PublishedClusters, server.Caller)
+
 	if token := fileToken(o.Peers.TokenFile); token != nil {
 		client, err := typed.NewForConfigAndClient(localConn.Config, localConn.HTTPClient)
 		if err != nil {
 			return err
 		}
+
 		own := &server.OwnAccount{
 			Log: log, Token: token,
 			Reviewer: tokenreview.New(client.TokenReviews(), server.PeerAudience, peerReviews),
@@ -123,6 +129,7 @@ func (a *App) addPeerServer(
 			return err
 		}
 	}
+
 	peers := newHTTP("peer", o.Peers.ListenAddr, promhttp.InstrumentHandlerCounter(requests, handler))
 	if o.TLS.Certificate != "" {
 		peers.TLS = o.TLS.MutualServer()

@@ -43,6 +43,7 @@ func Handler(s Sources) http.Handler {
 			streams: countStreams(s.Discovery.Streams()),
 		})
 	}))
+
 	mux.HandleFunc("GET /debug/streams", serveCached(s.Discovery.Streams))
 	mux.HandleFunc("GET /debug/digests", serveCached(s.newDigestsPage))
 	mux.HandleFunc("GET /debug/services/{namespace}/{name}", s.serveService)
@@ -59,6 +60,7 @@ func (s *Sources) serveService(w http.ResponseWriter, r *http.Request) {
 	}
 	watch := s.Store.Watch(ref)
 	defer watch.Close()
+
 	snapshot, _ := watch.Load()
 	if snapshot.View == nil && len(snapshot.Unknown()) == 0 {
 		text := fmt.Sprintf("no Service %s/%s in cluster %s", ref.Namespace, ref.Name, s.Cluster)

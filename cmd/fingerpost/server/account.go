@@ -38,6 +38,7 @@ func (a *OwnAccount) Start(ctx context.Context) error {
 		if err == nil {
 			return nil
 		}
+
 		timer := time.NewTimer(pause)
 		select {
 		case <-timer.C:
@@ -60,6 +61,7 @@ func (a *OwnAccount) ownUser(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
+
 	account, err := a.Reviewer.Review(ctx, "", token)
 	if errors.Is(err, tokenreview.ErrRefused) {
 		err = errors.New("the local API server does not take the token of this replica: -peer-token-file must hold " +
@@ -70,6 +72,7 @@ func (a *OwnAccount) ownUser(ctx context.Context) (string, error) {
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
+
 	a.user = account.User
 	return a.user, nil
 }
@@ -87,6 +90,7 @@ func (a *OwnAccount) report(err error) {
 	before := a.problem
 	a.problem = problem
 	a.mu.Unlock()
+
 	switch problem {
 	case before:
 	case "":
@@ -123,10 +127,12 @@ func (a *OwnAccount) admit(r *http.Request) (caller string, code int) {
 	if token == "" {
 		return "", http.StatusUnauthorized
 	}
+
 	account, err := a.Reviewer.Review(r.Context(), RemoteHost(r), token)
 	if errors.Is(err, tokenreview.ErrRefused) {
 		return "", http.StatusUnauthorized
 	}
+
 	own := ""
 	if err == nil {
 		own, err = a.ownUser(r.Context())
@@ -134,6 +140,7 @@ func (a *OwnAccount) admit(r *http.Request) (caller string, code int) {
 	if !errors.Is(err, tokenreview.ErrBusy) && r.Context().Err() == nil {
 		a.report(err)
 	}
+
 	switch {
 	case err != nil:
 		return "", http.StatusServiceUnavailable

@@ -68,6 +68,7 @@ func NewGRPC(
 		log.Error(fmt.Errorf("%v", p), "BUG: a stream has panicked; the others go on", "stack", stack)
 		return status.Error(codes.Internal, "internal error; the server's log has more")
 	})
+
 	age := on.Config().MaxStreamAge
 	s := grpc.NewServer(append(on.Options(),
 		grpc.WriteBufferSize(64<<10),
@@ -81,10 +82,13 @@ func NewGRPC(
 		grpc.ChainUnaryInterceptor(counts.UnaryServerInterceptor(), recovery.UnaryServerInterceptor(recovered)),
 		grpc.ChainStreamInterceptor(countStreams(counts), recovery.StreamServerInterceptor(recovered)),
 	)...)
+
 	register(s)
+
 	healthpb.RegisterHealthServer(s, ready.health)
 	reflection.Register(s)
 	counts.InitializeMetrics(s)
+
 	return &GRPC{
 		log: log, addr: addr, listen: listen, tls: files, server: s, serving: on, ready: ready, metrics: metrics,
 	}
@@ -97,6 +101,7 @@ func (g *GRPC) Start(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("-addr: %w", err)
 	}
+
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	ctx, cancel := context.WithCancel(ctx)
@@ -104,6 +109,7 @@ func (g *GRPC) Start(ctx context.Context) error {
 	if listener, err = g.tls.wrap(ctx, &wg, g.log, g.metrics, g.serving.Listen(listener)); err != nil {
 		return err
 	}
+
 	g.log.Info("gRPC server listens", "addr", listener.Addr().String(), "tls", g.tls.Certificate != "")
 	g.ready.serving.Store(true)
 	stopped := make(chan error, 1)
@@ -113,6 +119,7 @@ func (g *GRPC) Start(ctx context.Context) error {
 		return err
 	case <-ctx.Done():
 	}
+
 	g.ready.setReady(false)
 	var graceful sync.WaitGroup
 	graceful.Go(g.server.GracefulStop) // sends GOAWAY, and returns when every stream has ended
@@ -120,6 +127,7 @@ func (g *GRPC) Start(ctx context.Context) error {
 	window := g.serving.Config().DrainWindow
 	timer := time.NewTimer(window)
 	defer timer.Stop()
+
 	select {
 	case <-g.serving.Drain(window * 9 / 10):
 	case <-timer.C:

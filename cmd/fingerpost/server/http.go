@@ -48,6 +48,7 @@ func (s *HTTP) Start(ctx context.Context) error {
 		<-ctx.Done()
 		return nil
 	}
+
 	listener, err := s.Listen.listen(ctx, s.Addr)
 	if err != nil {
 		return fmt.Errorf("address of the %s server: %w", s.Name, err)
@@ -57,6 +58,7 @@ func (s *HTTP) Start(ctx context.Context) error {
 	if isLoopback(listener.Addr()) {
 		server.Handler = localHosts(server.Handler)
 	}
+
 	(&waitingConns{limit: maxWaiting, closed: s.Closed}).bound(server)
 	s.listens.Store(true)
 	stopped := make(chan error, 1)
@@ -67,6 +69,7 @@ func (s *HTTP) Start(ctx context.Context) error {
 		}
 		stopped <- server.Serve(listener)
 	}()
+
 	select {
 	case err := <-stopped:
 		return fmt.Errorf("%s server: %w", s.Name, err)
@@ -74,6 +77,7 @@ func (s *HTTP) Start(ctx context.Context) error {
 	}
 	drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.DrainWindow)
 	defer cancel()
+
 	if server.Shutdown(drain) != nil {
 		_ = server.Close() // cuts off what is still open
 	}
@@ -169,6 +173,7 @@ func Labelled(of prometheus.Gatherer, name string, value func() string) promethe
 		if text == "" {
 			return families, err
 		}
+
 		label := &dto.LabelPair{Name: &name, Value: &text}
 		byName := func(l *dto.LabelPair, name string) int { return strings.Compare(l.GetName(), name) }
 		for _, f := range families {
@@ -189,6 +194,7 @@ func Labelled(of prometheus.Gatherer, name string, value func() string) promethe
 func metricsHandler(all prometheus.Gatherer) http.HandlerFunc {
 	handler := promhttp.HandlerFor(all, promhttp.HandlerOpts{})
 	turns := make(chan struct{}, maxGathering)
+
 	var shared CachedValue[RenderedPage]
 	return func(w http.ResponseWriter, r *http.Request) {
 		select {
@@ -198,6 +204,7 @@ func metricsHandler(all prometheus.Gatherer) http.HandlerFunc {
 			return
 		default:
 		}
+
 		if !strings.Contains(r.Header.Get("Accept-Encoding"), "gzip") {
 			http.Error(w, "others are being served", http.StatusServiceUnavailable)
 			return
@@ -243,6 +250,7 @@ func AdminHandler(
 		}
 		fmt.Fprint(w, "ok\n")
 	})
+
 	if withPprof {
 		mux.HandleFunc("/debug/pprof/", withoutDeadlines(pprof.Index))
 		mux.HandleFunc("/debug/pprof/cmdline", pprof.Cmdline)

@@ -109,7 +109,8 @@ func (b *logBuckets) take(kind logKind, now time.Time, summarize func(leftOut in
 	if bucket.tokens.AllowN(now, 1) {
 		return true
 	}
-	if bucket.leftOut++; bucket.leftOut == 1 {
+	bucket.leftOut++
+	if bucket.leftOut == 1 {
 		time.AfterFunc(logSummary, func() { summarize(b.reset(bucket)) })
 	}
 	return false
@@ -120,6 +121,7 @@ func (b *logBuckets) bucket(kind logKind, now time.Time) *logBucket {
 	if known := b.all[kind]; known != nil {
 		return known
 	}
+
 	if len(b.all) >= maxBuckets && now.Sub(b.pruned) >= logInterval {
 		b.pruned = now
 		for k, old := range b.all {
@@ -128,6 +130,7 @@ func (b *logBuckets) bucket(kind logKind, now time.Time) *logBucket {
 			}
 		}
 	}
+
 	if len(b.all) >= maxBuckets {
 		kind = logKind{}
 		if shared := b.all[kind]; shared != nil {
@@ -164,5 +167,6 @@ func (s printableSyncer) Write(b []byte) (int, error) {
 		}
 		return len(b), nil
 	}
+
 	return s.WriteSyncer.Write(b)
 }

@@ -71,11 +71,14 @@ func (r *Readiness) Start(ctx context.Context) error {
 	var waiting time.Time // since when nothing else is waited for
 	limit := time.NewTimer(0)
 	defer limit.Stop()
+
 	for {
 		listed, listedChanged := r.LinksListed.Load()
 		serving, servingChanged := r.serving.Load()
+
 		statuses, statusesChanged := r.statuses() // after listed: the clusters of these Links are among them
 		local := statuses[r.localCluster]
+
 		restored := !local.Checkpoint.IsZero() && local.Contact != nil
 		if serving && (listed && local.Synced || restored) {
 			if waiting.IsZero() {
@@ -89,6 +92,7 @@ func (r *Readiness) Start(ctx context.Context) error {
 			}
 			limit.Reset(left)
 		}
+
 		select {
 		case <-statusesChanged:
 		case <-listedChanged:

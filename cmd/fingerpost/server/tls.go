@@ -48,6 +48,7 @@ func (f *TLSFiles) wrap(
 	if f.Certificate == "" {
 		return listener, nil
 	}
+
 	config := &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"h2"}}
 	if f.ClientCA != "" {
 		authorities := &clientAuthorities{file: f.ClientCA, log: log}
@@ -61,16 +62,19 @@ func (f *TLSFiles) wrap(
 			return c, nil
 		}
 	}
+
 	certificate, err := certwatcher.New(f.Certificate, f.Key)
 	if err != nil {
 		return nil, fmt.Errorf("-tls-cert-file, -tls-key-file: %w", err)
 	}
+
 	config.GetCertificate = certificate.GetCertificate
 	metrics.MustRegister(CertificateExpiry(
 		"fingerpost_certificate_expiry_timestamp_seconds",
 		"When the certificate of the gRPC server expires, in seconds since 1970.",
 		certificate,
 	))
+
 	wg.Go(func() {
 		if err := certificate.Start(ctx); err != nil {
 			log.Error(err, "Certificate cannot be watched: a new one needs a restart", "file", f.Certificate)
@@ -164,6 +168,7 @@ func (f *TLSFiles) Mutual(serverName string) (*tls.Config, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	authorities := clientAuthorities{file: f.ClientCA}
 	if err := authorities.reload(); err != nil {
 		return nil, err
@@ -217,6 +222,7 @@ func (a *clientAuthorities) reload() error {
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
+
 	if info.ModTime().Equal(a.modTime) {
 		return nil
 	}
@@ -224,6 +230,7 @@ func (a *clientAuthorities) reload() error {
 	if err != nil {
 		return err
 	}
+
 	pool := x509.NewCertPool()
 	if !pool.AppendCertsFromPEM(pem) {
 		return fmt.Errorf("%s holds no certificate", a.file)

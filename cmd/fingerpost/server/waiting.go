@@ -47,6 +47,7 @@ func (w *waitingConns) bound(s *http.Server) {
 		case http.StateActive: // a request has begun to arrive: it waits until that is handled
 		}
 	}
+
 	type connection struct{}
 	s.ConnContext = func(ctx context.Context, conn net.Conn) context.Context {
 		return context.WithValue(ctx, connection{}, conn)
@@ -70,6 +71,7 @@ func (w *waitingConns) startWaiting(conn net.Conn) {
 		delete(w.entries, last)
 	}
 	w.mu.Unlock()
+
 	if last == nil {
 		return
 	}
