@@ -222,12 +222,11 @@ func TestNothingStaysWithoutStreams(t *testing.T) {
 // checkFrames fails if what is counted of some updates is not what streams can find of them. Besides, other is counted.
 func checkFrames(t *testing.T, c *serving.Cache, other int64, all ...*updates) {
 	t.Helper()
-	none := serving.NewCache(1)
-	none.Keep("", serving.NewFrame("", nil, 0, 0), 0)
+	const entry = 256
 	found := other
 	for _, u := range all {
 		for key, way := range u.byKey {
-			found += none.Bytes() + int64(key.set.Len())*16
+			found += entry + int64(key.set.Len())*16
 			for _, f := range way.frames() {
 				found += int64(len(f.Bytes()))
 			}
@@ -267,12 +266,14 @@ func TestSupersededAnswersKeepNoFrames(t *testing.T) {
 	all = newUpdates(selections)
 	all.get(plain{80}, nil, to)
 	u = all.byKey[key]
-	empty := serving.NewFrame("", nil, 0, 0)
-	c.Keep("large", empty, limit) // u falls out
+	fill := func(key string) {
+		c.Get(key, func() (*serving.Frame, int) { return serving.NewFrame("", nil, 0, 0), limit })
+	}
+	fill("large") // u falls out
 	large := c.Bytes()
 	u.frames() // as a stream does that had it before
 	checkFrames(t, c, large, all)
-	c.Keep("larger", empty, limit)
+	fill("larger")
 	checkFrames(t, c, large, all)
 
 	all.get(plain{80}, nil, to) // large falls out

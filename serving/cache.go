@@ -46,19 +46,31 @@ func (c *Cache) removed(key any, k kept) {
 	}
 }
 
-// Find returns the frame that Keep was given for a key, if it is still kept.
-func (c *Cache) Find(key any) (*Frame, bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	k, known := c.kept.Get(key)
-	return k.frame, known
+// Get returns the message of a comparable key. If it is not kept it is made, and kept unless it refers to 0 bytes: what
+// the key refers to counts, too.
+func (c *Cache) Get(key any, encode func() (f *Frame, refers int)) *Frame {
+	if f := c.find(key); f != nil {
+		return f
+	}
+	f, refers := encode()
+	if refers > 0 {
+		c.keep(key, f, refers)
+	}
+	return f
 }
 
-// Keep stores a frame under a comparable key, for Find. bytes is the size of what the key refers to; it counts, too.
-func (c *Cache) Keep(key any, f *Frame, bytes int) {
+// find returns the message that is kept for a key; nil for none.
+func (c *Cache) find(key any) *Frame {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.add(key, kept{entryBytes + int64(bytes) + int64(f.bytes.Len()), f})
+	k, _ := c.kept.Get(key)
+	return k.frame
+}
+
+func (c *Cache) keep(key any, f *Frame, refers int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.add(key, kept{entryBytes + int64(refers) + int64(f.bytes.Len()), f})
 }
 
 // Charge counts what an Owner has until it drops it, unless it owns nothing any more.

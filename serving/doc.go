@@ -5,7 +5,7 @@
 // cache of encoded messages and one drain. A [Stream] is one goroutine and one loop ([Stream.Run]): a step of the
 // protocol sends what the client does not have yet, and the loop waits for the Bell. There is no queue: HTTP/2 flow
 // control is the back-pressure, and a client that is slow skips versions and ends with the newest one. It is never cut
-// off for being slow.
+// off for being slow. A protocol that sends a level whole, such as a policy, is a [Latest].
 //
 // Every byte that a client can make the process hold is bounded and counted: streams before their
 // goroutine exists (admission.go, connection.go), messages that the client does not take (flight.go).

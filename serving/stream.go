@@ -74,7 +74,7 @@ func (s *Server) Open(sink Sink, method, path string, client Client) *Stream {
 		return st
 	}
 
-	st.end = st.about.Opened.Add(Jitter(age))
+	st.end = st.about.Opened.Add(jitter(age))
 	if c := st.connection; c != nil {
 		if last := c.lastEnd(age); last.After(st.about.Opened) && last.Before(st.end) {
 			st.end = last
@@ -235,8 +235,8 @@ type Heartbeat struct {
 	Idle  time.Duration // and after it, give or take a tenth
 }
 
-// leastBeat is how long a stream is sent no heartbeat at first, although it may have had to wait to be admitted: what is
-// at hand is sent before.
+// leastBeat is how long a stream is sent no heartbeat at first, although it may have had to wait to be admitted: what
+// is at hand is sent before.
 const leastBeat = 40 * time.Millisecond
 
 // SetHeartbeat has a heartbeat sent by Run when it is due. Nothing was sent on the stream yet.
@@ -289,7 +289,7 @@ func (s *Stream) sendHeartbeat(now time.Time) error {
 
 // delayBeat has the next heartbeat sent after the pause of a stream that has been answered. The pause begins when the
 // last message was sent, which may be long after the stream has looked at the time.
-func (s *Stream) delayBeat() { s.beat = s.sent.At.Add(Jitter(s.heartbeat.Idle)) }
+func (s *Stream) delayBeat() { s.beat = s.sent.At.Add(jitter(s.heartbeat.Idle)) }
 
 // A Turn is when the first answers of one message are made. It ends with Release, whatever happens meanwhile.
 type Turn struct {
@@ -371,6 +371,6 @@ func (s *Stream) noteSent(f *Frame) {
 	s.sent = Sent{Messages: s.sent.Messages + 1, Kind: f.kind, Adds: f.adds, Removes: f.removes, At: time.Now()}
 }
 
-// Jitter returns a duration that differs from d by up to a tenth, so that what many streams do does not
+// jitter returns a duration that differs from d by up to a tenth, so that what many streams do does not
 // happen at once.
-func Jitter(d time.Duration) time.Duration { return d - d/10 + rand.N(d/5+1) }
+func jitter(d time.Duration) time.Duration { return d - d/10 + rand.N(d/5+1) }

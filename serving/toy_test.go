@@ -94,20 +94,15 @@ func (s *toy) watch(name string, sink Sink) error {
 func (s *toy) first(name string, stream *Stream, now time.Time) ([]*Frame, error) {
 	turn := stream.Turn(now)
 	defer turn.Release()
-	f, kept := s.Cache().Find(name)
 	size := s.addresses
-	if kept {
+	if s.cache.find(name) != nil {
 		size = 0
 	}
 	if taken, err := turn.Take(size); err != nil || !taken {
 		return nil, err
 	}
 
-	if !kept {
-		f = s.answer()
-		s.Cache().Keep(name, f, 0)
-	}
-	frames := []*Frame{f}
+	frames := []*Frame{s.cache.Get(name, func() (*Frame, int) { return s.answer(), len(name) })}
 	stream.Launch(frames)
 	return frames, nil
 }

@@ -201,9 +201,12 @@ func TestProfilesAreBounded(t *testing.T) {
 			Name: strconv.Itoa(n), Condition: &profile.Request{Path: strings.Repeat("long", 250)},
 		}}}}
 	}
+	profileFrame := func(level profileLevel) *serving.Frame {
+		return server.Serving().Cache().Get(level, func() (*serving.Frame, int) { return server.encodeProfile(level) })
+	}
 	for n := range 1000 {
-		key := version(n)
-		if f := server.profileFrame(key); server.profileFrame(key) != f {
+		level := profileLevel{of: version(n)}
+		if f := profileFrame(level); profileFrame(level) != f {
 			t.Fatalf("version %d was encoded twice", n)
 		}
 	}

@@ -1,8 +1,6 @@
 package linkerd
 
 import (
-	"bytes"
-	"cmp"
 	"net/netip"
 	"slices"
 	"time"
@@ -33,9 +31,17 @@ type profileStream struct {
 	address         tableWatch[netip.Addr, *federation.Address]
 	primary, backup profileWatch
 
-	last    *serving.Frame // what the client was sent, and is sent again as a heartbeat; nil for nothing
+	sent    *serving.Frame // to the client; nil for nothing
 	subject subject        // of the newest answer
-	beat    time.Time      // when a heartbeat is due; zero for never
+}
+
+// profileLevel is everything that a message depends on. The zero one is the message for a port that its Service does
+// not declare: the client falls back to the policy.
+type profileLevel struct {
+	of profileKey // of a Service
+
+	at  netip.AddrPort // where a workload is; zero for a Service
+	who federation.Resident
 }
 
 // GetProfile streams what is known of a Service, or of the workload at an IP. See docs/protocol.md.
@@ -50,7 +56,9 @@ func (s *Server) GetProfile(request *pb.GetDestination, sink pb.Destination_GetP
 	}
 	l := s.newProfileStream(request.GetPath(), asked, client, sink)
 	defer l.close()
-	return l.Run(l.step)
+	return serving.Latest[profileLevel]{
+		Load: l.load, Encode: s.encodeProfile, Sent: s.countProfile, Idle: idleHeartbeat,
+	}.Serve(l.Stream)
 }
 
 func (s *Server) newProfileStream(
@@ -79,108 +87,80 @@ func (l *profileStream) close() {
 	l.Close()
 }
 
-// step makes the newest answer, and sends it if it differs from the one before.
-func (l *profileStream) step(now time.Time) error {
-	next := l.last
-	if next != nil || l.Room(now) {
-		newest, err := l.answer(now)
-		if err != nil {
-			return err
-		}
-		next = cmp.Or(newest, next)
+// countProfile counts a profile that was sent.
+func (s *Server) countProfile(level profileLevel) {
+	if level.at.IsValid() {
+		s.workloads.Inc()
 	}
-
-	if next != nil {
-		if err := l.update(next, now); err != nil {
-			return err
-		}
-	}
-	l.WakeBy(now, l.beat)
-	return nil
 }
 
-// update sends a profile if the client does not have it, or a heartbeat is due.
-func (l *profileStream) update(next *serving.Frame, now time.Time) error {
-	differs := l.last == nil || !bytes.Equal(next.Bytes(), l.last.Bytes())
-	if !differs && now.Before(l.beat) {
-		return nil
-	}
-	if err := l.Send(next); err != nil {
-		return err
-	}
-	if differs && l.subject.workload {
-		l.server.workloads.Inc()
-	}
-	l.last = next
-	l.beat = time.Now().Add(serving.Jitter(idleHeartbeat)) // Send may have waited for the client
-	return nil
-}
-
-// answer returns the newest profile, or nil as long as there is nothing to send. What it depends on is
-// watched from then on, and ServiceProfiles that it does not depend on are not any more.
-func (l *profileStream) answer(now time.Time) (*serving.Frame, error) {
-	key, f, err := l.findKey(now)
-	if key == (profileKey{}) {
+// load returns the newest level, if there is one to send. What it depends on is watched from then on, and
+// ServiceProfiles that it does not depend on are not any more.
+func (l *profileStream) load(now time.Time, sent *serving.Frame) (level profileLevel, known bool, err error) {
+	l.sent = sent
+	level, known, err = l.find(now)
+	if level.of == (profileKey{}) {
 		l.primary.close()
 		l.backup.close()
-		return f, err
+		return level, known, err
 	}
-	l.addProfile(&key)
-	return l.server.profileFrame(key), nil
+	l.addProfile(&level.of)
+	return level, known, err
 }
 
-// findKey returns the key of the profile of a Service, still without a ServiceProfile; or no key, and what there is to
-// send instead, if anything, or the error that ends the stream.
-func (l *profileStream) findKey(now time.Time) (key profileKey, f *serving.Frame, err error) {
+// find is load, still without ServiceProfiles.
+func (l *profileStream) find(now time.Time) (level profileLevel, known bool, err error) {
 	if home, _ := l.home.Load(); len(home.Unknown()) > 0 {
-		return key, nil, nil
+		return level, false, nil
 	}
+
 	name := l.asked.Service
 	if l.asked.ip.IsValid() {
 		a := l.address.valueOf(l.asked.ip)
 		switch {
 		case a == nil || len(a.Services) == 0:
-			f, err = l.resident(a)
-			return key, f, err
+			return l.resident(a)
 		case len(a.Services) > 1:
-			return key, nil, l.rejectFirst(codes.FailedPrecondition, "%s is the cluster IP of %d Services: %v",
+			return level, false, l.rejectFirst(codes.FailedPrecondition, "%s is the cluster IP of %d Services: %v",
 				l.asked.ip, len(a.Services), a.Services)
 		}
 		name = a.Services[0]
 	}
+
 	if l.asked.Hostname != "" {
-		f, err = l.instance(now, name)
-		return key, f, err
+		return l.instance(now, name)
 	}
 	return l.findService(now, name)
 }
 
-// findService is findKey for a Service.
+// findService is find for a Service.
 func (l *profileStream) findService(now time.Time, name federation.Service) (
-	key profileKey, f *serving.Frame, err error,
+	level profileLevel, known bool, err error,
 ) {
 	port, declared := l.asked.Port, l.service.declaration(name)
 	switch {
-	case declared == nil && l.last == nil:
-		return key, nil, l.notFound(now, name)
+	case declared == nil && l.sent == nil:
+		return level, false, l.notFound(now, name)
 	case declared == nil:
 		l.setSubject(subject{})
-		if len(l.last.Bytes()) == 0 {
-			return key, nil, nil
+		if len(l.sent.Bytes()) == 0 {
+			return level, false, nil
 		}
 		// It was there: the default is what remains.
 		declared = &federation.Declaration{Ports: []federation.ServicePort{{Number: port}}}
 	default:
 		l.setSubject(subject{service: name})
 	}
+
 	if !declared.Declares(port) {
-		return key, undeclaredFrame, nil
+		return profileLevel{}, true, nil
 	}
 	if declared.ExternalName {
-		return key, nil, status.Errorf(codes.InvalidArgument,
+		return level, false, status.Errorf(codes.InvalidArgument,
 			"Service %s/%s is of type ExternalName, which has no profile", name.Namespace, name.Name)
 	}
-	return profileKey{service: name, port: port, opaque: l.server.config.opaqueIn(declared.Opaque, port)}, nil, nil
+	level.of = profileKey{service: name, port: port, opaque: l.server.config.opaqueIn(declared.Opaque, port)}
+	return level, true, nil
 }
 
 // addProfile adds the ServiceProfile of the client's namespace, or else of the Service's, if there is one.
@@ -210,7 +190,7 @@ func (l *profileStream) setSubject(s subject) {
 
 // rejectFirst returns the error that ends a stream on which nothing was sent. What was sent once stays as it is.
 func (l *profileStream) rejectFirst(code codes.Code, format string, args ...any) error {
-	if l.last != nil {
+	if l.sent != nil {
 		return nil
 	}
 	return status.Errorf(code, format, args...)
@@ -224,36 +204,44 @@ func (l *profileStream) notFound(now time.Time, name federation.Service) error {
 	return l.rejectFirst(codes.NotFound, "Service %s/%s not found", name.Namespace, name.Name)
 }
 
-// instance returns the profile of the endpoint of a Service that has the hostname which is asked for.
-func (l *profileStream) instance(now time.Time, name federation.Service) (*serving.Frame, error) {
+// instance returns the level of the endpoint of a Service that has the hostname which is asked for.
+func (l *profileStream) instance(now time.Time, name federation.Service) (level profileLevel, known bool, err error) {
 	snapshot := l.service.snapshot(name)
 	if snapshot.View == nil {
-		return nil, l.notFound(now, snapshot.Service)
+		return level, false, l.notFound(now, snapshot.Service)
 	}
 	e := instance(snapshot.View, l.asked.Hostname)
 	if e == nil {
-		return nil, l.rejectFirst(codes.NotFound, "Service %s/%s has no endpoint with the hostname %s",
+		return level, false, l.rejectFirst(codes.NotFound, "Service %s/%s has no endpoint with the hostname %s",
 			snapshot.Namespace, snapshot.Name, l.asked.Hostname)
 	}
+
 	who := federation.Resident{Workload: e.Workload}
 	if pending(l.address.valueOf(e.Addr), e.Workload) {
 		who = federation.Resident{}
 	}
-	return l.workloadFrame(e.Addr, who), nil
+	return l.workload(e.Addr, who), true, nil
 }
 
-// resident returns the profile of an IP that is no Service's.
-func (l *profileStream) resident(a *federation.Address) (*serving.Frame, error) {
+// resident returns the level of an IP that is no Service's.
+func (l *profileStream) resident(a *federation.Address) (level profileLevel, known bool, err error) {
 	who := residents(a, l.asked.Port)
 	if len(who) > 1 {
-		return nil, l.rejectFirst(codes.FailedPrecondition,
+		return level, false, l.rejectFirst(codes.FailedPrecondition,
 			"%s:%d is claimed by %d workloads, among them %s/%s and %s/%s", l.asked.ip, l.asked.Port, len(who),
 			who[0].Namespace(), who[0].Name, who[1].Namespace(), who[1].Name)
 	}
+
 	if len(who) == 0 || !who[0].Running {
-		return l.workloadFrame(l.asked.ip, federation.Resident{}), nil
+		return l.workload(l.asked.ip, federation.Resident{}), true, nil
 	}
-	return l.workloadFrame(l.asked.ip, who[0]), nil
+	return l.workload(l.asked.ip, who[0]), true, nil
+}
+
+// workload returns the level of a workload at an IP; of the zero Resident if none is known.
+func (l *profileStream) workload(ip netip.Addr, who federation.Resident) profileLevel {
+	l.setSubject(subject{workload: true})
+	return profileLevel{at: netip.AddrPortFrom(ip, l.asked.Port), who: who}
 }
 
 // residents returns who answers at a port of an address: a Pod whose own the IP is, else one that the
@@ -291,27 +279,42 @@ func pending(a *federation.Address, w *federation.Workload) bool {
 	})
 }
 
-// workloadFrame returns the profile of a workload at an IP; of the zero Resident if none is known.
-func (l *profileStream) workloadFrame(ip netip.Addr, w federation.Resident) *serving.Frame {
-	l.setSubject(subject{workload: true})
-	config, port := &l.server.config, l.asked.Port
-	endpoint := &pb.WeightedAddr{Addr: tcpAddress(netip.AddrPortFrom(ip, port)), Weight: federation.Weight}
+// encodeProfile returns the message of a level. That of a Service is kept for others, with what its ServiceProfile was
+// parsed to, which is about as large again.
+func (s *Server) encodeProfile(level profileLevel) (f *serving.Frame, refers int) {
+	if level.at.IsValid() {
+		return s.workloadFrame(level.at, level.who), 0
+	}
+	if level == (profileLevel{}) {
+		return undeclaredFrame, 0
+	}
+	f, valid := s.serviceFrame(level.of)
+	if !valid {
+		return f, 0
+	}
+	return f, len(f.Bytes())
+}
+
+// workloadFrame returns the profile of a workload.
+func (s *Server) workloadFrame(at netip.AddrPort, w federation.Resident) *serving.Frame {
+	endpoint := &pb.WeightedAddr{Addr: tcpAddress(at), Weight: federation.Weight}
 	out := &pb.DestinationProfile{Endpoint: endpoint}
-	appendProfile(out, nil, port)
+	appendProfile(out, nil, at.Port())
 	if w.Workload == nil {
-		out.OpaqueProtocol = config.opaqueIn(federation.Ports{}, port)
+		out.OpaqueProtocol = s.config.opaqueIn(federation.Ports{}, at.Port())
 	} else {
-		config.addWorkload(endpoint, port, config.TrustDomain, w.Workload)
+		s.config.addWorkload(endpoint, at.Port(), s.config.TrustDomain, w.Workload)
 		if hint := endpoint.GetProtocolHint(); hint != nil && w.Kind() == federation.Pod && w.Port != 0 {
 			hint.OpaqueTransport = nil // the node leads to that port of the Pod only, and not to its proxy's
 		}
 		endpoint.MetricLabels["namespace"] = w.Namespace()
 		endpoint.MetricLabels["zone"] = ""
-		out.OpaqueProtocol = config.opaque(w.Template(), port)
+		out.OpaqueProtocol = s.config.opaque(w.Template(), at.Port())
 	}
-	f, valid := l.server.profile(out)
+
+	f, valid := s.profile(out)
 	if !valid && w.Workload != nil {
-		return l.workloadFrame(ip, federation.Resident{})
+		return s.workloadFrame(at, federation.Resident{})
 	}
 	return f
 }
@@ -344,11 +347,8 @@ type profileKey struct {
 	namespace string // of the ServiceProfile
 }
 
-// profileFrame returns the encoded profile of a Service.
-func (s *Server) profileFrame(key profileKey) *serving.Frame {
-	if f, known := s.Serving().Cache().Find(key); known {
-		return f
-	}
+// serviceFrame returns the profile of a Service, without the ServiceProfile if it is not valid with it.
+func (s *Server) serviceFrame(key profileKey) (f *serving.Frame, valid bool) {
 	name := s.fullName(key.service)
 	out := &pb.DestinationProfile{
 		FullyQualifiedName: name,
@@ -359,13 +359,13 @@ func (s *Server) profileFrame(key profileKey) *serving.Frame {
 		out.ProfileRef = reference("linkerd.io", "ServiceProfile", key.namespace, name, 0)
 	}
 	appendProfile(out, key.profile, key.port)
-	f, valid := s.profile(out)
+
+	f, valid = s.profile(out)
 	if !valid && key.profile != nil {
 		key.profile, key.namespace = nil, ""
-		return s.profileFrame(key)
+		f, _ = s.serviceFrame(key)
 	}
-	s.Serving().Cache().Keep(key, f, len(f.Bytes())) // the key holds on to what was parsed, about as much again
-	return f
+	return f, valid
 }
 
 // profile encodes a profile, which stays empty if it is not valid: if a text in it is no UTF-8, or it

@@ -30,6 +30,7 @@ func TestProfileWakesForDeclarations(t *testing.T) {
 	of, one := streamOf(""), streamOf("h")
 	defer of.close()
 	defer one.close()
+	var sent *serving.Frame // of the Service
 	changed := func(change func(*federation.View)) *federation.View {
 		v := streamtest.ViewOf(streamtest.SliceOf("s", 0, 2))
 		v.Slices[0].Endpoints[0].Detail = &federation.Detail{Hostname: "h"}
@@ -69,10 +70,10 @@ func TestProfileWakesForDeclarations(t *testing.T) {
 		{"the Service is created", changed(func(*federation.View) {}), true},
 		{"the Service becomes an alias", changed(func(v *federation.View) { v.ExternalName = true }), true},
 	} {
-		before, _ := of.answer(time.Now())
-		_, _ = one.answer(time.Now())
-		if of.last == nil {
-			of.last = before
+		level, known, _ := of.load(time.Now(), sent)
+		_, _, _ = one.load(time.Now(), nil)
+		if known && sent == nil {
+			sent, _ = of.server.encodeProfile(level)
 		}
 		rung(of) // by the change before
 		rung(one)
