@@ -79,6 +79,7 @@ sim: ## Play random histories of the whole system on virtual time (ARGS='-seed N
 .PHONY: test-tools
 test-tools: ## Lint and render the charts, test their alerts, make a release, and ask k3d about the files of its kit, without Docker
 	go test -C tools -count 1 -timeout 40m ./...
+	go test -C tools/lint ./...
 
 # Three packages run at a time, each with control planes of its own: they wait more than they compute, and pass on two cores with as much work
 # beside. The longest are first, so that none of them is left alone. Before any of it everything is compiled.
@@ -165,6 +166,7 @@ fmt: $(TOOLS)/golangci-lint
 
 lint: $(TOOLS)/golangci-lint
 	@for m in $(MODULES); do (cd $$m && $(TOOLS)/golangci-lint run -c $(CURDIR)/.golangci.yml ./...); done
+	@go run -C tools/lint ./paragraphs $(CURDIR)
 
 words: $(TOOLS)/vale # of pages and Go comments; tools/lint/styles has the rule
 	@git ls-files '*.md' '*.go' | xargs $(TOOLS)/vale --no-global --config tools/lint/vale.ini --output line

@@ -50,6 +50,7 @@ func (s *Server) GetProfile(request *pb.GetDestination, sink pb.Destination_GetP
 	if err != nil {
 		return err
 	}
+
 	client, err := s.clientOf(request)
 	if err != nil {
 		return err
@@ -250,6 +251,7 @@ func residents(a *federation.Address, port uint16) (who []federation.Resident) {
 	if a == nil {
 		return nil
 	}
+
 	right := func(r federation.Resident) int {
 		switch {
 		case r.Kind() == federation.ExternalWorkload:
@@ -260,6 +262,7 @@ func residents(a *federation.Address, port uint16) (who []federation.Resident) {
 			return 0
 		}
 	}
+
 	for _, r := range a.Residents {
 		switch {
 		case r.Port != 0 && r.Port != port || len(who) > 0 && right(r) > right(who[0]):
@@ -300,6 +303,7 @@ func (s *Server) workloadFrame(at netip.AddrPort, w federation.Resident) *servin
 	endpoint := &pb.WeightedAddr{Addr: tcpAddress(at), Weight: federation.Weight}
 	out := &pb.DestinationProfile{Endpoint: endpoint}
 	appendProfile(out, nil, at.Port())
+
 	if w.Workload == nil {
 		out.OpaqueProtocol = s.config.opaqueIn(federation.Ports{}, at.Port())
 	} else {

@@ -25,6 +25,7 @@ func appendProfile(to *pb.DestinationProfile, p *profile.Profile, port uint16) {
 	for i := range p.Routes {
 		to.Routes = append(to.Routes, route(&p.Routes[i]))
 	}
+
 	budget := p.RetryBudget
 	if budget == nil {
 		budget = &defaultBudget
@@ -32,6 +33,7 @@ func appendProfile(to *pb.DestinationProfile, p *profile.Profile, port uint16) {
 	to.RetryBudget = &pb.RetryBudget{
 		RetryRatio: budget.Ratio, MinRetriesPerSecond: budget.MinRetriesPerSecond, Ttl: duration(budget.TTL),
 	}
+
 	for _, o := range p.Overrides {
 		override := &pb.WeightedDst{Authority: withPort(o.Authority, port), Weight: o.Weight}
 		to.DstOverrides = append(to.DstOverrides, override)
@@ -65,6 +67,7 @@ func requestMatch(r *profile.Request) *pb.RequestMatch {
 	if r.Any != nil {
 		fields = append(fields, &pb.RequestMatch{Match: &pb.RequestMatch_Any{Any: requestSeq(r.Any)}})
 	}
+
 	if r.Method != "" {
 		fields = append(fields, &pb.RequestMatch{Match: &pb.RequestMatch_Method{Method: method(r.Method)}})
 	}
@@ -74,6 +77,7 @@ func requestMatch(r *profile.Request) *pb.RequestMatch {
 	if r.Path != "" {
 		fields = append(fields, &pb.RequestMatch{Match: &pb.RequestMatch_Path{Path: &pb.PathMatch{Regex: r.Path}}})
 	}
+
 	switch len(fields) {
 	case 0:
 		return nil
@@ -110,6 +114,7 @@ func responseMatch(r *profile.Response) *pb.ResponseMatch {
 	if r.Any != nil {
 		fields = append(fields, &pb.ResponseMatch{Match: &pb.ResponseMatch_Any{Any: responseSeq(r.Any)}})
 	}
+
 	if r.Status != nil {
 		codes := &pb.HttpStatusRange{Min: r.Status.Min, Max: r.Status.Max}
 		fields = append(fields, &pb.ResponseMatch{Match: &pb.ResponseMatch_Status{Status: codes}})
@@ -117,6 +122,7 @@ func responseMatch(r *profile.Response) *pb.ResponseMatch {
 	if not := responseMatch(r.Not); not != nil {
 		fields = append(fields, &pb.ResponseMatch{Match: &pb.ResponseMatch_Not{Not: not}})
 	}
+
 	switch len(fields) {
 	case 0:
 		return nil

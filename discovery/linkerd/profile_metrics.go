@@ -57,7 +57,8 @@ func (a *profileFollowers) moveStream(from, to subject) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.streams[to]++
-	if a.streams[from]--; a.streams[from] == 0 {
+	a.streams[from]--
+	if a.streams[from] == 0 {
 		delete(a.streams, from)
 	}
 	delete(a.streams, subject{})
@@ -90,7 +91,8 @@ func (a *profileFollowers) noteUpdate(name federation.Service) {
 func (a *profileFollowers) unfollow(name federation.Service) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.byProfile[name].streams--; a.byProfile[name].streams == 0 {
+	a.byProfile[name].streams--
+	if a.byProfile[name].streams == 0 {
 		delete(a.byProfile, name)
 	}
 }
@@ -109,12 +111,14 @@ func (a *profileFollowers) Collect(to chan<- prometheus.Metric) {
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
+
 	gauge(workloadSubscribersDesc, a.streams[subject{workload: true}])
 	for about, n := range a.streams {
 		if !about.workload {
 			gauge(serviceSubscribersDesc, n, about.service.Namespace, about.service.Name)
 		}
 	}
+
 	for name, of := range a.byProfile {
 		if of.updates > 0 {
 			gauge(profileSubscribersDesc, of.streams, name.Namespace, name.Name)
