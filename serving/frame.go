@@ -9,7 +9,7 @@ import (
 	"google.golang.org/grpc/mem"
 )
 
-// MaxFrame bounds a message, in bytes: clients of gRPC decode no more than 4 MiB, unless they are told to.
+// MaxFrame bounds a message, in bytes: clients of gRPC decode no more than 4 MiB, unless configured to.
 const MaxFrame = 4<<20 - 64<<10
 
 // A Frame is one encoded message. Any number of streams may send it at the same time.

@@ -38,7 +38,7 @@ type About struct {
 
 // A Stream is one open stream of any protocol, as transport: it is listed in Streams, ends when it is old or the server
 // drains, and counts what it has in flight. What is sent on it is the protocol's business. It belongs to the goroutine
-// that serves it; what is said to be for any, any may call.
+// that serves it; what is documented as for any, any may call.
 type Stream struct {
 	server     *Server
 	about      About
