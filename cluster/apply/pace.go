@@ -103,6 +103,14 @@ func (p *Pace[K]) DropFunc(match func(K) bool) {
 	}
 }
 
+// InLine reports whether a key waits for its turn.
+func (p *Pace[K]) InLine(k K) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	_, waits := p.causeOf[k]
+	return waits
+}
+
 // Waiting returns how many keys are in line for a cause.
 func (p *Pace[K]) Waiting(cause string) int {
 	p.mu.Lock()

@@ -36,11 +36,13 @@ func newPaces() paces {
 	}
 }
 
-// take returns nil if slices may be created now, or a Retry.
+// take returns nil if slices may be created now, or a Retry. A turn that waits for its source has had that of its
+// Service: asking again, as when the Service changes meanwhile, costs it nothing.
 func (p paces) take(t turn) error {
-	if err := p.services.Take(t.String()+"/"+t.source, t); err != nil {
-		p.sources.Drop(t)
-		return err
+	if !p.sources.InLine(t) {
+		if err := p.services.Take(t.String()+"/"+t.source, t); err != nil {
+			return err
+		}
 	}
 	return p.sources.Take(t.source, t)
 }
