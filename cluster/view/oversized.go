@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 	"sync"
@@ -21,16 +22,18 @@ type oversized struct {
 	services map[key]int
 }
 
-// set records that a Service has n endpoints, which is too many, or with 0 that all of it is published.
+// set records that a Service has n endpoints, which is too many, or with 0 that all of it is published. A number that
+// differs by less than a tenth stays as it is: a problem that changes is logged, and written to the Link.
 func (o *oversized) set(k key, n int) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	before := o.services[k]
 	switch {
 	case n == 0:
 		delete(o.services, k)
 	case o.services == nil:
 		o.services = map[key]int{k: n}
-	default:
+	case 10*max(n-before, before-n) >= before:
 		o.services[k] = n
 	}
 }
@@ -69,14 +72,14 @@ func (r *Reconciler) Oversized() string { return r.oversized.problem(r.options.M
 //
 //	limit 10, slices of 4, 4, 4, 4 endpoints: 4, 4 and two of the third; whole is 2, and the Service has 16
 func (r *Reconciler) slicesWithin(k key, v *federation.View) (whole int) {
-	limit, total := r.options.MaxEndpoints, 0
+	limit, total := cmp.Or(r.options.MaxEndpoints, math.MaxInt), 0
 	for _, t := range r.slicesOf.Get(k) {
 		for _, resolved := range t.slices {
 			room := limit - total
 			total += len(resolved.Endpoints)
 
 			switch {
-			case limit == 0 || total <= limit:
+			case total <= limit:
 				v.Slices = append(v.Slices, resolved.Slice)
 				whole++
 			case room > 0:
@@ -87,9 +90,12 @@ func (r *Reconciler) slicesWithin(k key, v *federation.View) (whole int) {
 		}
 	}
 
-	if limit == 0 || total <= limit {
-		total = 0
+	switch {
+	case r.options.MaxEndpoints == 0:
+	case total <= limit:
+		r.oversized.set(k, 0)
+	default:
+		r.oversized.set(k, total)
 	}
-	r.oversized.set(k, total)
 	return whole
 }

@@ -52,6 +52,8 @@ func TestOversized(t *testing.T) {
 		{0, 100, "100 100 30 20", "has 330"},
 		{300, 0, "100 100 30", ""}, // what was cut goes
 		{300, 100, "100 100 30 20", "has 330"},
+		{200, 40, "100 100 40 10", "has 330"}, // nearly as many: the problem stays
+		{200, 70, "100 100 50", "has 370"},
 	} {
 		set(step.from, step.n)
 		if got := sizes(); got != step.want {
