@@ -10,8 +10,6 @@ import (
 	"fmt"
 	"io"
 	"net/netip"
-	"os"
-	"runtime"
 	"sync"
 	"syscall"
 	"testing"
@@ -31,34 +29,18 @@ var (
 )
 
 func TestMain(m *testing.M) {
-	code, err := run(m)
-	if err == nil && code == 0 {
-		err = goleak.Find()
-	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		code = 1
-	}
-	os.Exit(code)
-}
-
-func run(m *testing.M) (code int, err error) {
-	if runtime.GOOS != "linux" {
-		fmt.Fprintln(os.Stderr, "memory is read from /proc, which this system does not have: nothing is tested")
-		return 0, nil
-	}
-	dir, err := os.MkdirTemp("", "fingerpost-hostile-")
-	if err != nil {
-		return 1, err
-	}
-	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	if binary, err = fingerpost.Build(context.Background(), dir, false); err != nil {
-		return 1, err
-	}
-	if err := flag.Set("test.parallel", "100"); err != nil { // all at once, but see busy
-		return 1, err
-	}
-	return m.Run(), nil
+	proc.ExitUnlessLinux()
+	fingerpost.TestMain(context.Background(), false, func(_ context.Context, built string) (code int, err error) {
+		binary = built
+		if err := flag.Set("test.parallel", "100"); err != nil { // all at once, but see busy
+			return 1, err
+		}
+		code = m.Run()
+		if code == 0 {
+			err = goleak.Find()
+		}
+		return code, err
+	})
 }
 
 // slack is what the resident memory of a server varies by without an attack, between two collections.

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"testing"
 	"time"
@@ -25,25 +24,13 @@ var (
 )
 
 func TestMain(m *testing.M) {
-	code, err := run(m)
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		code = 1
-	}
-	os.Exit(code)
+	fingerpost.TestMain(context.Background(), fingerpost.Race, func(ctx context.Context, built string) (int, error) {
+		binary = built
+		return run(ctx, m)
+	})
 }
 
-func run(m *testing.M) (code int, err error) {
-	ctx, cancel := context.WithTimeout(context.Background(), 25*time.Minute)
-	defer cancel()
-	dir, err := os.MkdirTemp("", "fingerpost-live-")
-	if err != nil {
-		return 1, err
-	}
-	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	if binary, err = fingerpost.Build(ctx, dir, fingerpost.Race); err != nil {
-		return 1, err
-	}
+func run(ctx context.Context, m *testing.M) (code int, err error) {
 	var options []controlplane.Options
 	for _, name := range mesh.Names {
 		options = append(options, controlplane.Options{Name: name})

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -58,25 +57,13 @@ type site struct {
 }
 
 func TestMain(m *testing.M) {
-	code, err := run(m)
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		code = 1
-	}
-	os.Exit(code)
+	fingerpost.TestMain(context.Background(), fingerpost.Race, func(ctx context.Context, built string) (int, error) {
+		binary = built
+		return run(ctx, m)
+	})
 }
 
-func run(m *testing.M) (code int, err error) {
-	ctx, cancel := context.WithTimeout(context.Background(), 25*time.Minute)
-	defer cancel()
-	dir, err := os.MkdirTemp("", "fingerpost-slices-")
-	if err != nil {
-		return 1, err
-	}
-	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	if binary, err = fingerpost.Build(ctx, dir, fingerpost.Race); err != nil {
-		return 1, err
-	}
+func run(ctx context.Context, m *testing.M) (code int, err error) {
 	started, err := controlplane.StartAll(ctx, controlplane.Options{Name: "east", Audit: true, IPv6: true},
 		controlplane.Options{Name: "west", Audit: true},
 		controlplane.Options{Name: "north", Audit: true})

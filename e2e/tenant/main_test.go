@@ -8,8 +8,6 @@ import (
 	"flag"
 	"fmt"
 	"net/netip"
-	"os"
-	"runtime"
 	"syscall"
 	"testing"
 	"time"
@@ -33,28 +31,11 @@ var full = flag.Bool("full", false, "attack with as much as an attacker would: m
 var binary string // the server's
 
 func TestMain(m *testing.M) {
-	code, err := run(m)
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		code = 1
-	}
-	os.Exit(code)
-}
-
-func run(m *testing.M) (code int, err error) {
-	if runtime.GOOS != "linux" {
-		fmt.Fprintln(os.Stderr, "memory is read from /proc, which this system does not have: nothing is tested")
-		return 0, nil
-	}
-	dir, err := os.MkdirTemp("", "fingerpost-tenant-")
-	if err != nil {
-		return 1, err
-	}
-	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	if binary, err = fingerpost.Build(context.Background(), dir, false); err != nil {
-		return 1, err
-	}
-	return m.Run(), nil
+	proc.ExitUnlessLinux()
+	fingerpost.TestMain(context.Background(), false, func(_ context.Context, built string) (int, error) {
+		binary = built
+		return m.Run(), nil
+	})
 }
 
 const (

@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"fmt"
 	"os"
+	"runtime"
 	"strconv"
 	"strings"
 	"time"
@@ -12,6 +13,15 @@ import (
 
 // tick is the unit of CPU times in /proc, the same on every Linux that Go runs on.
 const tick = 10 * time.Millisecond
+
+// ExitUnlessLinux ends the process of a package of tests, with 0, where there is nothing to be read: they measure what
+// cannot be measured there.
+func ExitUnlessLinux() {
+	if runtime.GOOS != "linux" {
+		fmt.Fprintln(os.Stderr, "memory is read from /proc, which this system does not have: nothing is tested")
+		os.Exit(0)
+	}
+}
 
 // CPU returns the CPU time that a process has used, user and system, since it started.
 func CPU(pid int) (time.Duration, error) {
