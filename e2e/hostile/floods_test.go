@@ -219,7 +219,7 @@ func TestGiantService(t *testing.T) {
 		s.Name = fmt.Sprintf("app-%d", i)
 		rogue.Apply(s)
 	}
-	w.objects("rogue", "endpointslices.discovery.k8s.io", slices)
+	w.slices(slices)
 	w.metric("fingerpost_cluster_over_budget")
 
 	c := w.client(fakeapi.Authority("shop", "app-federated"))

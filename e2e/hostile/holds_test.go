@@ -83,16 +83,16 @@ func (w *world) heap() int {
 	return f.Heap >> 20
 }
 
-// objects waits until the server has n objects of a resource of a cluster.
-func (w *world) objects(name, resource string, n int) {
+// slices waits until the server has n EndpointSlices of the rogue cluster.
+func (w *world) slices(n int) {
 	w.t.Helper()
-	w.eventually(fmt.Sprintf("%d %s of %s", n, resource, name), func(ctx context.Context) error {
-		c, err := w.server.Cluster(ctx, name)
+	w.eventually(fmt.Sprintf("%d EndpointSlices", n), func(ctx context.Context) error {
+		c, err := w.server.Cluster(ctx, "rogue")
 		if err != nil {
 			return err
 		}
 		for _, k := range c.Kinds {
-			if k.Resource == resource && k.Objects != n {
+			if k.Resource == "endpointslices.discovery.k8s.io" && k.Objects != n {
 				return fmt.Errorf("%d", k.Objects)
 			}
 		}
@@ -138,7 +138,7 @@ func TestHeldWithinBudget(t *testing.T) {
 			args := []string{budget, "-state-dir=" + t.TempDir()}
 			w.serve(args...)
 			w.live("rogue")
-			w.objects("rogue", "endpointslices.discovery.k8s.io", rogueServices)
+			w.slices(rogueServices)
 			before := w.heap()
 			// A third more fits the budget, and takes as much as what is there, at most.
 			most := before + before/3 + may
@@ -198,13 +198,13 @@ func TestHeldRounds(t *testing.T) {
 	third := 0
 	for round := range rounds {
 		evil.publish(fmt.Sprintf("r%d-%%d", round))
-		w.objects("rogue", "endpointslices.discovery.k8s.io", rogueServices)
+		w.slices(rogueServices)
 		for i := range rogueServices {
 			name := fmt.Sprintf("r%d-%d", round, i)
 			evil.Delete(rogueService(name))
 			evil.Delete(evil.slice(name, 0))
 		}
-		w.objects("rogue", "endpointslices.discovery.k8s.io", 0)
+		w.slices(0)
 		w.answered(50) // some seconds
 		heap := w.heap()
 		t.Logf("round %d: heap %d MiB; %s", round, heap, w.honest.Report())
