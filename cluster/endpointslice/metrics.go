@@ -30,7 +30,7 @@ func newWriterMetrics() *writerMetrics {
 		}, []string{targetLabel, "source"}),
 		private: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "fingerpost_slice_members_not_exported",
-			Help: "Members of Services of a linked cluster of which it is not told, because their clusters do not " +
+			Help: "Members of Services of a linked cluster that it is not shown, because their clusters do not " +
 				"export them.",
 		}, []string{targetLabel}),
 	}

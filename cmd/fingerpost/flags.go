@@ -128,7 +128,7 @@ func (o *serveOptions) addClusterFlags(fs *flag.FlagSet) {
 			"right to create tokenreviews.authentication.k8s.io")
 	fs.BoolVar(&o.peerAuthentication, "peer-authentication", true,
 		"answer at -peer-addr only who proves to be a replica, by -peer-token-file; false, as outside of Kubernetes: "+
-			"whoever reaches it reads Services, addresses and names of Pods of all clusters")
+			"any client that reaches it reads Services, addresses and names of Pods of all clusters")
 
 	fs.IntVar(&o.Budget.Services, "cluster-max-services", 20_000,
 		"Services that are kept of a linked cluster; beyond it new ones are rejected, and those accepted before "+
@@ -319,8 +319,8 @@ func (o *serveOptions) logWarnings(log logr.Logger, given map[string]bool) {
 	}
 
 	if o.Peers.ListenAddr != "" && !o.peerAuthentication {
-		log.Info("Whoever reaches -peer-addr reads Services, addresses and names of Pods of all clusters, because "+
-			"-peer-authentication is off", "addr", o.Peers.ListenAddr, "certificates", o.TLS.ClientCA != "")
+		log.Info("Any client that reaches -peer-addr reads Services, addresses and names of Pods of all clusters, "+
+			"because -peer-authentication is off", "addr", o.Peers.ListenAddr, "certificates", o.TLS.ClientCA != "")
 	}
 	if o.traceCollector != "" {
 		log.Info("-trace-collector has no effect in this version", "collector", o.traceCollector)

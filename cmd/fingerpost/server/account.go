@@ -97,7 +97,7 @@ func (a *OwnAccount) report(err error) {
 		a.Log.Info("Other replicas are let in again")
 	default:
 		a.Log.Info(
-			"Other replicas get nothing from this one, because it cannot be told who they are",
+			"Other replicas get nothing from this one, because who they are cannot be reviewed",
 			"reason",
 			problem,
 		)
