@@ -85,10 +85,20 @@ func (m *model) guard(cluster string) (percent int, hold time.Duration) {
 	return percent, hold
 }
 
+// maxEndpoints returns how many endpoints of a cluster are taken, and held of what it has withdrawn, together; 0 for as
+// many as there are.
+func (m *model) maxEndpoints(cluster string) int {
+	n, err := strconv.Atoi(m.asks(cluster, "max-endpoints"))
+	if err != nil || n < 0 {
+		return 0
+	}
+	return n
+}
+
 // limited reports whether so little of a cluster may be taken that some of it may be left out.
 func (m *model) limited(cluster string) bool {
-	n, err := strconv.Atoi(m.asks(cluster, "max-endpoints"))
-	return err == nil && 0 < n && n < 200
+	n := m.maxEndpoints(cluster)
+	return 0 < n && n < 200
 }
 
 // isUnion reports whether the traffic of a Service is divided between clusters.

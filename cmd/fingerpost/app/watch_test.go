@@ -540,11 +540,22 @@ func (w *watch) followPolicies(s *scenario, m *model, verb string) {
 			lost := had - w.counts[name]
 			return lost > 25 && 100*lost > (percent+10)*had
 		}
+		has := 0
+		for _, of := range c.endpoints {
+			has += len(of)
+		}
+		limit := m.maxEndpoints(name)
+		exceeds := func(had int) bool { // what is held counts beside what there is, and goes first
+			return limit > 0 && had+has > limit
+		}
 		// What the cluster gains beside it is on the balance as well, for replicas that have not noticed the loss yet.
 		for _, held := range w.holds {
-			maps.DeleteFunc(held, func(_ netip.AddrPort, u until) bool { return u.cluster == name && !isMass(u.had) })
+			maps.DeleteFunc(held, func(_ netip.AddrPort, u until) bool {
+				return u.cluster == name && (!isMass(u.had) || exceeds(u.had))
+			})
 		}
-		if _, steady := w.guards[name]; !steady || verb != "endpoints" || !isMass(before[name]) {
+		_, steady := w.guards[name]
+		if !steady || verb != "endpoints" || !isMass(before[name]) || exceeds(before[name]) {
 			continue
 		}
 		for service := range w.base {
