@@ -749,7 +749,7 @@ func TestServicesOfALinkAreLimited(t *testing.T) {
 		}
 		for i := range 8 {
 			f.network.Server("east").Delete("Service", "shop", fmt.Sprintf("s%d", i))
-			f.pass(time.Second)
+			f.pass(4 * time.Second) // slower than deletions are paced, however many of the eight have a mirror
 		}
 		f.pass(3 * time.Second)
 		f.wants("s8-east:81 s9-east:81 web-federated:80=web@east web-west:80")
