@@ -137,10 +137,10 @@ bench: ## Run the benchmarks and measure the server end to end: a table, kept in
 
 .PHONY: fuzz
 fuzz: ## Run each fuzz target for FUZZTIME
-	@for target in $$(grep -rho --include='*_test.go' 'func Fuzz[A-Za-z]*' cluster discovery federation links | sed 's/func //' | sort -u); do \
-		package=$$(dirname $$(grep -rl --include='*_test.go' "func $$target(" cluster discovery federation links | head -1)); \
+	@for found in $$(grep -ro --include='*_test.go' --exclude-dir=e2e --exclude-dir=tools 'func Fuzz[A-Za-z]*' . | sed 's/func //' | sort -u); do \
+		package=$$(dirname $${found%:*}) target=$${found#*:}; \
 		echo "fuzz: $$target in $$package"; \
-		go test -run '^$$' -fuzz "^$$target$$" -fuzztime $(FUZZTIME) ./$$package; \
+		go test -run '^$$' -fuzz "^$$target$$" -fuzztime $(FUZZTIME) $$package; \
 	done
 
 ##@ Develop

@@ -116,6 +116,23 @@ func TestImage(t *testing.T) {
 	})
 }
 
+// TestBuildContext needs nothing to build an image with: what the binary is made of is in what the build is given.
+func TestBuildContext(t *testing.T) {
+	ignore, err := os.ReadFile(root + "/.dockerignore")
+	if err != nil {
+		t.Fatal(err)
+	}
+	kept := strings.Split(string(ignore), "\n")
+
+	for path := range strings.Lines(goCommand(t, "list", "-deps", module+"/cmd/fingerpost")) {
+		own, is := strings.CutPrefix(strings.TrimSpace(path), module+"/")
+		dir, _, _ := strings.Cut(own, "/")
+		if is && !slices.Contains(kept, "!"+dir) {
+			t.Errorf("the image would be built without %s: add !%s to .dockerignore", own, dir)
+		}
+	}
+}
+
 // buildah keeps all that it stores in this directory, as plain files. No daemon and no runtime of containers
 // is needed.
 type buildah string
