@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/certwatcher"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
+	"github.com/fingerpost/fingerpost/admission"
 	"github.com/fingerpost/fingerpost/cmd/fingerpost/cli"
 	"github.com/fingerpost/fingerpost/cmd/fingerpost/server"
 	"github.com/fingerpost/fingerpost/cmd/fingerpost/webhook"
@@ -56,7 +57,8 @@ certificate that changes is read again; the old one is used until the new one ca
 Try it without a cluster:
 
   fingerpost sp-validator -tls-dir . -addr 127.0.0.1:8443
-  jq '{request: {uid: "1", object: .}}' profile.json | curl -k --data-binary @- https://127.0.0.1:8443/`,
+  jq '{request: {uid: "1", object: .}}' profile.json | \
+    curl -k -H 'Content-Type: application/json' --data-binary @- https://127.0.0.1:8443/`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if o.printVersion {
 				_, err := fmt.Fprintln(cmd.OutOrStdout(), binaryVersion())
@@ -91,9 +93,9 @@ func serveWebhook(ctx context.Context, o validatorOptions) error {
 			"directory", o.tlsDir, "names", c.Leaf.DNSNames, "serial", serial, "notAfter", c.Leaf.NotAfter)
 	})
 
-	hook := webhook.New(log)
+	profiles := webhook.ServiceProfiles()
 	metrics := server.NewMetrics(binaryVersion())
-	metrics.MustRegister(hook.Collectors()...)
+	metrics.MustRegister(profiles.Verdicts)
 	metrics.MustRegister(server.CertificateExpiry(
 		"fingerpost_webhook_certificate_expiry_timestamp_seconds",
 		"When the certificate of the webhook expires, in seconds since 1970.",
@@ -104,7 +106,8 @@ func serveWebhook(ctx context.Context, o validatorOptions) error {
 	metrics.MustRegister(closed)
 
 	hookServer := &server.HTTP{
-		Log: log, Name: "webhook", Addr: o.addr, Handler: hook,
+		Log: log, Name: "webhook", Addr: o.addr,
+		Handler:     admission.NewServer(log, 1, map[string]admission.Review{"/": profiles}),
 		TLS:         &tls.Config{MinVersion: tls.VersionTLS13, GetCertificate: certificate.GetCertificate},
 		ReadTimeout: 10 * time.Second,
 		DrainWindow: 10 * time.Second,

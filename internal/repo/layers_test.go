@@ -11,7 +11,7 @@ import (
 // cmd/fingerpost/app only. Tests may import more.
 const imports = `
 cmd/fingerpost -> cmd/fingerpost/app cmd/fingerpost/check cmd/fingerpost/cli
-cmd/fingerpost -> cmd/fingerpost/server cmd/fingerpost/webhook
+cmd/fingerpost -> admission cmd/fingerpost/server cmd/fingerpost/webhook
 cmd/fingerpost -> discovery/linkerd federation links serving
 cmd/fingerpost/app -> cmd/fingerpost/debug cmd/fingerpost/server
 cmd/fingerpost/app -> cluster cluster/apply cluster/checkpoint cluster/endpointslice cluster/api cluster/lease
@@ -23,7 +23,7 @@ cmd/fingerpost/cli -> cluster cluster/api cluster/linkerd discovery discovery/pr
 cmd/fingerpost/debug -> cmd/fingerpost/server
 cmd/fingerpost/debug -> cluster cluster/linkerd discovery discovery/linkerd federation links serving
 cmd/fingerpost/server -> cluster cluster/tokenreview federation/watch serving
-cmd/fingerpost/webhook -> cluster/linkerd/serviceprofile
+cmd/fingerpost/webhook -> admission cluster/linkerd/serviceprofile
 cmd/fingerpost/cmdtest ->
 
 links/mirror -> links cluster cluster/apply cluster/lease cluster/linkerd cluster/api
@@ -53,6 +53,8 @@ discovery/streamtest -> discovery/proxy federation
 
 serving -> federation/watch
 
+admission ->
+
 federation -> federation/policy federation/profile federation/watch
 federation/policy ->
 federation/policy/policytest ->
@@ -67,6 +69,7 @@ const strangers = `
 serving -> k8s.io sigs.k8s.io github.com/linkerd
 discovery -> k8s.io sigs.k8s.io
 cluster -> google.golang.org/grpc github.com/linkerd
+admission -> google.golang.org/grpc github.com/linkerd k8s.io/client-go
 links -> google.golang.org/grpc github.com/linkerd
 cluster/api -> google.golang.org/grpc
 cmd/fingerpost/app -> github.com/spf13

@@ -4,12 +4,10 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
 	"net/http/httptest"
 	"runtime"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/go-logr/logr"
@@ -17,6 +15,8 @@ import (
 	"go.uber.org/goleak"
 	admissionv1 "k8s.io/api/admission/v1"
 	"sigs.k8s.io/yaml"
+
+	"github.com/fingerpost/fingerpost/admission"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -33,7 +33,12 @@ func toJSON(tb testing.TB, name, spec string) []byte {
 	return b
 }
 
-// post sends a body to a Webhook.
+// newServer returns a server of the review of ServiceProfiles.
+func newServer() *admission.Server {
+	return admission.NewServer(logr.Discard(), 1, map[string]admission.Review{"/": ServiceProfiles()})
+}
+
+// post sends a body to a webhook.
 func post(hook http.Handler, body []byte) *httptest.ResponseRecorder {
 	to := httptest.NewRecorder()
 	hook.ServeHTTP(to, httptest.NewRequest(http.MethodPost, "/", bytes.NewReader(body)))
@@ -129,7 +134,7 @@ func TestCases(t *testing.T) {
 	} {
 		t.Run(c.id, func(t *testing.T) {
 			for i, o := range c.objects {
-				to := post(New(logr.Discard()), review("u1", toJSON(t, o.name, o.spec)))
+				to := post(newServer(), review("u1", toJSON(t, o.name, o.spec)))
 				var answer admissionv1.AdmissionReview
 				if err := json.Unmarshal(to.Body.Bytes(), &answer); err != nil || to.Code != http.StatusOK {
 					t.Fatalf("object %d: %d %s: %v", i, to.Code, to.Body, err)
@@ -151,7 +156,7 @@ func TestCases(t *testing.T) {
 		})
 	}
 
-	largest := append(review("u1", toJSON(t, "web", plain)), bytes.Repeat([]byte(" "), maxBody)...)
+	largest := append(review("u1", toJSON(t, "web", plain)), bytes.Repeat([]byte(" "), admission.MaxBody)...)
 	for _, c := range []struct {
 		id     string
 		bodies [][]byte
@@ -160,38 +165,42 @@ func TestCases(t *testing.T) {
 		{"S15", [][]byte{nil}, http.StatusOK},
 		{"S16", [][]byte{
 			review("", toJSON(t, "web", plain)), []byte("{}"), []byte("{"), []byte("[]"), []byte("nothing"),
-			[]byte("{}{}"), review(strings.Repeat("1", maxNames+1), toJSON(t, "web", plain)),
+			[]byte("{}{}"), review(strings.Repeat("1", 4<<10+1), toJSON(t, "web", plain)),
 		}, http.StatusBadRequest},
-		{"S17", [][]byte{largest, largest[:maxBody+1]}, http.StatusInternalServerError},
+		{"S17", [][]byte{largest, largest[:admission.MaxBody+1]}, http.StatusInternalServerError},
 	} {
 		t.Run(c.id, func(t *testing.T) {
 			for i, body := range c.bodies {
-				to := post(New(logr.Discard()), body)
+				to := post(newServer(), body)
 				if to.Code != c.code || (to.Body.Len() == 0) != (c.code == http.StatusOK) {
 					t.Errorf("body %d: %d %s", i, to.Code, to.Body)
 				}
 			}
 		})
 	}
-	if to := post(New(logr.Discard()), largest[:maxBody]); to.Code != http.StatusOK {
+	if to := post(newServer(), largest[:admission.MaxBody]); to.Code != http.StatusOK {
 		t.Errorf("a body of 10 MiB: %d %s", to.Code, to.Body)
 	}
 }
 
-func TestWebhookCounts(t *testing.T) {
-	hook := New(logr.Discard())
+func TestReviewsAreCounted(t *testing.T) {
+	profiles := ServiceProfiles()
+	hook := admission.NewServer(logr.Discard(), 1, map[string]admission.Review{"/": profiles})
 	for _, body := range [][]byte{
 		review("1", toJSON(t, "web", "{}")), review("2", toJSON(t, "web", "{routes: [null]}")),
 		review("3", []byte("null")), []byte("?"), nil,
 	} {
 		post(hook, body)
 	}
-	const help = "Reviews of ServiceProfiles by verdict: allowed, denied, or unreadable if the request was none."
-	if err := testutil.CollectAndCompare(hook.Collectors()[0], strings.NewReader(`
+
+	const help = "Reviews of ServiceProfiles by verdict: allowed, denied, failed if there was no answer, or unreadable " +
+		"if the request was none."
+	if err := testutil.CollectAndCompare(profiles.Verdicts, strings.NewReader(`
 # HELP fingerpost_profile_reviews_total `+help+`
 # TYPE fingerpost_profile_reviews_total counter
 fingerpost_profile_reviews_total{verdict="allowed"} 1
 fingerpost_profile_reviews_total{verdict="denied"} 2
+fingerpost_profile_reviews_total{verdict="failed"} 0
 fingerpost_profile_reviews_total{verdict="unreadable"} 1
 `)); err != nil {
 		t.Error(err)
@@ -218,11 +227,11 @@ func TestWebhookMemory(t *testing.T) {
 		"spaces": review("1", fill(start, " ", "]}}", 9<<20)),
 		"nested": review("1", fill(start+`{"name":"a","condition":`+nested+`{"method":"`, "a",
 			`"}`+strings.Repeat("}", 19)+`}]}}`, object)),
-		"groups":  fill(`{"request":{"uid":"1","userInfo":{"groups":[`, `"",`, `""]}}}`, maxBody),
-		"nothing": fill("[", "[],", "[]]", maxBody),
+		"groups":  fill(`{"request":{"uid":"1","userInfo":{"groups":[`, `"",`, `""]}}}`, admission.MaxBody),
+		"nothing": fill("[", "[],", "[]]", admission.MaxBody),
 	} {
 		t.Run(name, func(t *testing.T) {
-			hook := New(logr.Discard())
+			hook := newServer()
 			var before, after runtime.MemStats
 			runtime.ReadMemStats(&before)
 			to := post(hook, body)
@@ -233,75 +242,5 @@ func TestWebhookMemory(t *testing.T) {
 				t.Errorf("%d bytes allocated for %d", allocated, len(body))
 			}
 		})
-	}
-}
-
-// A slowBody sends zeros, and then nothing until it ends.
-type slowBody struct {
-	left      int
-	sent, end chan struct{}
-}
-
-func (b *slowBody) Read(to []byte) (int, error) {
-	if b.left == 0 { // what was read before is counted
-		close(b.sent)
-		<-b.end
-		return 0, io.EOF
-	}
-	n := min(b.left, len(to))
-	clear(to[:n])
-	b.left -= n
-	return n, nil
-}
-
-// Requests that arrive slowly have others rejected when they take too much together, but for usual reviews.
-func TestWebhookBusy(t *testing.T) {
-	hook := New(logr.Discard())
-	usual := review("1", toJSON(t, "web", "{}"))
-	large := append(bytes.Repeat([]byte(" "), freeBytes+1), usual...)
-	codes, end := make(chan int, 2), make(chan struct{})
-	for range cap(codes) {
-		body := &slowBody{left: maxBodies / 2, sent: make(chan struct{}), end: end}
-		go func() {
-			to := httptest.NewRecorder()
-			hook.ServeHTTP(to, httptest.NewRequest(http.MethodPost, "/", body))
-			codes <- to.Code
-		}()
-		<-body.sent
-	}
-	if to := post(hook, usual); to.Code != http.StatusOK {
-		t.Errorf("a usual review beside slow requests: %d %s", to.Code, to.Body)
-	}
-	if to := post(hook, large); to.Code != http.StatusServiceUnavailable {
-		t.Errorf("a large review beside slow requests: %d %s", to.Code, to.Body)
-	}
-	close(end)
-	for range cap(codes) {
-		if code := <-codes; code != http.StatusBadRequest {
-			t.Errorf("five MiB of zeros: %d", code)
-		}
-	}
-	if to := post(hook, large); to.Code != http.StatusOK {
-		t.Errorf("a large review after slow requests: %d %s", to.Code, to.Body)
-	}
-}
-
-// Requests are also bounded together where each has read no more than is read of it beside others.
-func TestWebhookManySmallRequests(t *testing.T) {
-	hook, usual := New(logr.Discard()), review("1", toJSON(t, "web", "{}"))
-	end := make(chan struct{})
-	var wg sync.WaitGroup
-	for range maxAll / freeBytes {
-		body := &slowBody{left: freeBytes, sent: make(chan struct{}), end: end}
-		wg.Go(func() { hook.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodPost, "/", body)) })
-		<-body.sent
-	}
-	if to := post(hook, usual); to.Code != http.StatusServiceUnavailable {
-		t.Errorf("one too many: %d %s", to.Code, to.Body)
-	}
-	close(end)
-	wg.Wait()
-	if to := post(hook, usual); to.Code != http.StatusOK {
-		t.Errorf("a usual review afterwards: %d %s", to.Code, to.Body)
 	}
 }
