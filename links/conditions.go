@@ -90,34 +90,34 @@ func (r *reporter) addProblem(kind, reason, problem, otherwise string) {
 }
 
 // conditionsFor computes the conditions of a Link. status is the cluster's, if a Spec was applied for it.
-func conditionsFor(l *Link, out outcome, status cluster.Status, applied bool, now time.Time) []metav1.Condition {
-	r := &reporter{link: l}
-	r.addProblem(Understood, "Misread", l.misread, "all annotations for Fingerpost can be read")
-	if reason, message := notAccepted(l, out); reason != "" {
-		r.addCondition(Accepted, metav1.ConditionFalse, reason, message)
+func conditionsFor(link *Link, out outcome, status cluster.Status, applied bool, now time.Time) []metav1.Condition {
+	reporter := &reporter{link: link}
+	reporter.addProblem(Understood, "Misread", link.misread, "all annotations for Fingerpost can be read")
+	if reason, message := notAccepted(link, out); reason != "" {
+		reporter.addCondition(Accepted, metav1.ConditionFalse, reason, message)
 		for _, kind := range []string{CredentialsValid, Connected, Synced} {
-			r.addCondition(kind, metav1.ConditionUnknown, reasonNotAccepted, "the Link is not accepted")
+			reporter.addCondition(kind, metav1.ConditionUnknown, reasonNotAccepted, "the Link is not accepted")
 		}
-		return r.conditions
+		return reporter.conditions
 	}
 
-	r.addCondition(Accepted, metav1.ConditionTrue, "Accepted", "linked as "+l.clusterName+", "+out.domains)
-	r.reportCredentials(out.rejection, status, now)
-	r.reportConnected(status, applied)
-	r.reportSynced(status)
-	r.addProblem(
+	reporter.addCondition(Accepted, metav1.ConditionTrue, "Accepted", "linked as "+link.clusterName+", "+out.domains)
+	reporter.reportCredentials(out.rejection, status, now)
+	reporter.reportConnected(status, applied)
+	reporter.reportSynced(status)
+	reporter.addProblem(
 		WithinBudget,
 		"OverBudget",
 		status.BudgetProblem(),
 		"everything that the cluster publishes is accepted",
 	)
 
-	r.reportWritable(status.Writing)
-	r.reportSlices(status.LeftOut, status.LeftTo)
-	r.reportConsistent(status)
-	r.reportDrained(status.Traffic.Drain)
-	r.reportGuarded(status.Traffic)
-	return r.conditions
+	reporter.reportWritable(status.Writing)
+	reporter.reportSlices(status.LeftOut, status.LeftTo)
+	reporter.reportConsistent(status)
+	reporter.reportDrained(status.Traffic.Drain)
+	reporter.reportGuarded(status.Traffic)
+	return reporter.conditions
 }
 
 // notAccepted returns why a Link is not accepted; an empty reason if it is.
@@ -250,26 +250,27 @@ func (r *reporter) reportConsistent(status cluster.Status) {
 }
 
 // reportDrained reports how far the cluster is drained.
-func (r *reporter) reportDrained(d cluster.Drain) {
+func (r *reporter) reportDrained(drain cluster.Drain) {
 	next := ""
-	if !d.Next.IsZero() {
-		next = ", and the next step is at " + rfc3339(d.Next)
+	if !drain.Next.IsZero() {
+		next = ", and the next step is at " + rfc3339(drain.Next)
 	}
 
 	switch {
-	case d.Percent == 100 && d.Needed > 0:
+	case drain.Percent == 100 && drain.Needed > 0:
 		more := ""
-		if n := d.Needed - len(d.NeededBy); n > 0 {
+		if n := drain.Needed - len(drain.NeededBy); n > 0 {
 			more = fmt.Sprintf(" and %d more", n)
 		}
 		r.addCondition(Drained, metav1.ConditionFalse, ReasonStillNeeded, fmt.Sprintf(
 			"no other cluster has ready endpoints of %d Services, which get those of this one: %s%s",
-			d.Needed, strings.Join(d.NeededBy, ", "), more))
-	case d.Percent == 100:
-		r.addCondition(Drained, metav1.ConditionTrue, Drained, "no Service gets endpoints of the cluster: "+d.By+next)
-	case d.By != "" && (d.Percent > 0 || !d.Next.IsZero()):
+			drain.Needed, strings.Join(drain.NeededBy, ", "), more))
+	case drain.Percent == 100:
+		r.addCondition(
+			Drained, metav1.ConditionTrue, Drained, "no Service gets endpoints of the cluster: "+drain.By+next)
+	case drain.By != "" && (drain.Percent > 0 || !drain.Next.IsZero()):
 		r.addCondition(Drained, metav1.ConditionFalse, ReasonDraining, fmt.Sprintf(
-			"%d %% of the cluster's traffic is taken away by %s%s", d.Percent, d.By, next))
+			"%d %% of the cluster's traffic is taken away by %s%s", drain.Percent, drain.By, next))
 	}
 }
 

@@ -124,53 +124,53 @@ func rejectedField(field, why, instead string) error {
 }
 
 // validateFields returns everything for which a cluster and a user of a kubeconfig are rejected, besides the server.
-func validateFields(c *clientcmdapi.Cluster, u *clientcmdapi.AuthInfo) (err error) {
+func validateFields(cluster *clientcmdapi.Cluster, user *clientcmdapi.AuthInfo) (err error) {
 	const (
 		inline = "use an inline token or client certificate"
 		ca     = "use certificate-authority-data"
 		file   = "it would read a file of this process"
 	)
-	pem := c.CertificateAuthorityData
+	pem := cluster.CertificateAuthorityData
 	isPEM := len(pem) == 0 || x509.NewCertPool().AppendCertsFromPEM(pem)
-	authenticates := u.Token != "" || len(u.ClientCertificateData) > 0
-	impersonates := u.Impersonate != "" || u.ImpersonateUID != "" ||
-		len(u.ImpersonateGroups) > 0 || len(u.ImpersonateUserExtra) > 0
+	authenticates := user.Token != "" || len(user.ClientCertificateData) > 0
+	impersonates := user.Impersonate != "" || user.ImpersonateUID != "" ||
+		len(user.ImpersonateGroups) > 0 || len(user.ImpersonateUserExtra) > 0
 
 	isBlank := func(c rune) bool { return c <= ' ' || c == 0x7f }
-	for _, r := range []struct {
+	for _, rule := range []struct {
 		set                 bool
 		field, why, instead string
 	}{
-		{c.InsecureSkipTLSVerify, "cluster.insecure-skip-tls-verify", "any server could pose as the cluster", ca},
-		{c.CertificateAuthority != "", "cluster.certificate-authority", file, ca},
+		{cluster.InsecureSkipTLSVerify, "cluster.insecure-skip-tls-verify", "any server could pose as the cluster", ca},
+		{cluster.CertificateAuthority != "", "cluster.certificate-authority", file, ca},
 		{
-			c.ProxyURL != "", "cluster.proxy-url", "it would send the credentials elsewhere",
+			cluster.ProxyURL != "", "cluster.proxy-url", "it would send the credentials elsewhere",
 			"name a server that can be reached directly",
 		},
 		{
 			!isPEM, "cluster.certificate-authority-data", "it contains no certificate in PEM form",
 			"copy it again from the cluster",
 		},
-		{u.Exec != nil, "user.exec", "it would run a program", inline},
-		{u.AuthProvider != nil, "user.auth-provider", "it would load a plugin", inline},
-		{u.TokenFile != "", "user.tokenFile", file, inline},
-		{u.ClientCertificate != "", "user.client-certificate", file, inline},
-		{u.ClientKey != "", "user.client-key", file, inline},
+		{user.Exec != nil, "user.exec", "it would run a program", inline},
+		{user.AuthProvider != nil, "user.auth-provider", "it would load a plugin", inline},
+		{user.TokenFile != "", "user.tokenFile", file, inline},
+		{user.ClientCertificate != "", "user.client-certificate", file, inline},
+		{user.ClientKey != "", "user.client-key", file, inline},
 		{impersonates, "user.as", "it would impersonate another identity", inline},
-		{u.Username != "" || u.Password != "", "user.username", "API servers accept no passwords", inline},
+		{user.Username != "" || user.Password != "", "user.username", "API servers accept no passwords", inline},
 		{!authenticates, "user", "it has neither a token nor a client certificate", inline},
 		{
-			strings.ContainsFunc(u.Token, isBlank), "user.token", "it contains white space",
+			strings.ContainsFunc(user.Token, isBlank), "user.token", "it contains white space",
 			"copy it again; mind the end of the line",
 		},
 	} {
-		if r.set {
-			err = errors.Join(err, rejectedField(r.field, r.why, r.instead))
+		if rule.set {
+			err = errors.Join(err, rejectedField(rule.field, rule.why, rule.instead))
 		}
 	}
 
-	if len(u.ClientCertificateData) > 0 || len(u.ClientKeyData) > 0 {
-		if _, pair := tls.X509KeyPair(u.ClientCertificateData, u.ClientKeyData); pair != nil {
+	if len(user.ClientCertificateData) > 0 || len(user.ClientKeyData) > 0 {
+		if _, pair := tls.X509KeyPair(user.ClientCertificateData, user.ClientKeyData); pair != nil {
 			err = errors.Join(err, rejectedField("user.client-certificate-data",
 				"certificate and key do not match: "+pair.Error(), inline))
 		}
@@ -180,18 +180,18 @@ func validateFields(c *clientcmdapi.Cluster, u *clientcmdapi.AuthInfo) (err erro
 
 // validateServer rejects a server by its URL, and returns the host that it names.
 func (h Hosts) validateServer(server string) (host string, err error) {
-	u, err := url.Parse(server)
+	parsed, err := url.Parse(server)
 	switch {
-	case err != nil || u.Hostname() == "":
+	case err != nil || parsed.Hostname() == "":
 		return "", rejectedField("cluster.server",
 			fmt.Sprintf("%q is not the URL of a server", server), "write https://host:port")
-	case u.Scheme != "https":
+	case parsed.Scheme != "https":
 		return "", rejectedField("cluster.server", "the credentials would be sent in clear text", "write https://")
-	case u.User != nil || u.RawQuery != "" || u.Fragment != "":
+	case parsed.User != nil || parsed.RawQuery != "" || parsed.Fragment != "":
 		return "", rejectedField("cluster.server", "it contains more than an address", "write https://host:port")
 	}
 
-	host = strings.ToLower(u.Hostname())
+	host = strings.ToLower(parsed.Hostname())
 	if h.allows(host) {
 		return host, nil
 	}

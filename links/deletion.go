@@ -351,19 +351,19 @@ func (r *Reconciler) release(keys []api.Key) {
 	var names []string
 
 	r.mu.Lock()
-	for _, k := range keys {
-		if _, found := r.deleted[k]; !found {
+	for _, key := range keys {
+		if _, found := r.deleted[key]; !found {
 			continue
 		}
 
-		delete(r.deleted, k)
-		if l := r.seenLinks[k]; l != nil {
+		delete(r.deleted, key)
+		if l := r.seenLinks[key]; l != nil {
 			names = append(names, l.clusterName)
 			delete(r.reports, l.uid)
-			delete(r.seenLinks, k)
+			delete(r.seenLinks, key)
 		} else {
-			names = append(names, k.Name)
-			delete(r.restored, k.Name)
+			names = append(names, key.Name)
+			delete(r.restored, key.Name)
 		}
 	}
 

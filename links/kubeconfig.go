@@ -52,45 +52,45 @@ func lineOf(err error) string {
 }
 
 // misfits returns which fields below a path cannot be decoded into a type, each as a rejection.
-func misfits(path string, v any, t reflect.Type) (found []error) {
+func misfits(path string, value any, typ reflect.Type) (found []error) {
 	reject := func(why, instead string) []error { return []error{rejectedField(path, why, instead)} }
 	expected := func(what, instead string) []error {
-		return reject(fmt.Sprintf("it is %s, and must be %s", kindOf(v), what), instead)
+		return reject(fmt.Sprintf("it is %s, and must be %s", kindOf(value), what), instead)
 	}
 
-	text, isText := v.(string)
-	list, isList := v.([]any)
+	text, isText := value.(string)
+	list, isList := value.([]any)
 
-	members, isMap := v.(map[string]any)
-	switch isBytes := t == reflect.TypeFor[[]byte](); {
-	case v == nil || t.PkgPath() == "k8s.io/apimachinery/pkg/runtime": // an extension is anything
+	members, isMap := value.(map[string]any)
+	switch isBytes := typ == reflect.TypeFor[[]byte](); {
+	case value == nil || typ.PkgPath() == "k8s.io/apimachinery/pkg/runtime": // an extension is anything
 		return nil
-	case t.Kind() == reflect.Pointer:
-		return misfits(path, v, t.Elem())
+	case typ.Kind() == reflect.Pointer:
+		return misfits(path, value, typ.Elem())
 	case isBytes && !isText:
 		return expected("text in base64", "copy it again from the cluster")
 	case isBytes:
 		if _, err := base64.StdEncoding.DecodeString(text); err != nil {
 			return reject("it is not base64, or was cut", "copy it again from the cluster")
 		}
-	case t.Kind() == reflect.String && !isText:
+	case typ.Kind() == reflect.String && !isText:
 		return expected("text", "write it in quotes")
-	case t.Kind() == reflect.Bool:
-		if _, isBool := v.(bool); !isBool {
+	case typ.Kind() == reflect.Bool:
+		if _, isBool := value.(bool); !isBool {
 			return expected("true or false", "write it without quotes")
 		}
-	case t.Kind() == reflect.Slice && !isList:
+	case typ.Kind() == reflect.Slice && !isList:
 		return expected("a list", "begin each of its items with a dash")
-	case t.Kind() == reflect.Slice:
-		return misfitsOfList(path, list, t.Elem())
-	case (t.Kind() == reflect.Struct || t.Kind() == reflect.Map) && !isMap:
+	case typ.Kind() == reflect.Slice:
+		return misfitsOfList(path, list, typ.Elem())
+	case (typ.Kind() == reflect.Struct || typ.Kind() == reflect.Map) && !isMap:
 		return expected("a map of fields", "write its fields below it, indented")
-	case t.Kind() == reflect.Map:
+	case typ.Kind() == reflect.Map:
 		for _, member := range members { // their keys are a user's
-			found = append(found, misfits(path, member, t.Elem())...)
+			found = append(found, misfits(path, member, typ.Elem())...)
 		}
-	case t.Kind() == reflect.Struct:
-		for field := range t.Fields() {
+	case typ.Kind() == reflect.Struct:
+		for field := range typ.Fields() {
 			name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
 			found = append(found, misfits(strings.TrimPrefix(path+"."+name, "."), members[name], field.Type)...)
 		}

@@ -78,26 +78,26 @@ var annotationKeys = append([]string{ReleasedAtKey}, view.LinkKeys...)
 // newLink reads a Link. One that names no cluster, or the local one, becomes a record that is refused, so that its
 // status can report the reason.
 func newLink(object any, local string) (*Link, bool) {
-	u, ok := object.(*unstructured.Unstructured)
+	whole, ok := object.(*unstructured.Unstructured)
 	if !ok {
 		return nil, false
 	}
 
-	l := &Link{
-		key:        api.Key{Namespace: u.GetNamespace(), Name: u.GetName()},
-		uid:        string(u.GetUID()),
-		version:    u.GroupVersionKind().Version,
-		generation: u.GetGeneration(),
-		created:    u.GetCreationTimestamp().Time,
-		status:     readStatus(u),
+	link := &Link{
+		key:        api.Key{Namespace: whole.GetNamespace(), Name: whole.GetName()},
+		uid:        string(whole.GetUID()),
+		version:    whole.GroupVersionKind().Version,
+		generation: whole.GetGeneration(),
+		created:    whole.GetCreationTimestamp().Time,
+		status:     readStatus(whole),
 
-		resourceVersion: u.GetResourceVersion(),
+		resourceVersion: whole.GetResourceVersion(),
 
-		misread: view.Misread(u.GetAnnotations(), annotationKeys),
+		misread: view.Misread(whole.GetAnnotations(), annotationKeys),
 	}
 
-	l.readTraffic(u.GetAnnotations())
-	l.slicesEnabled, l.slicesUnclear = view.OptsIn(u.GetAnnotations())
+	link.readTraffic(whole.GetAnnotations())
+	link.slicesEnabled, link.slicesUnclear = view.OptsIn(whole.GetAnnotations())
 
 	var parsed struct {
 		Spec struct {
@@ -107,26 +107,26 @@ func newLink(object any, local string) (*Link, bool) {
 		} `json:"spec"`
 	}
 
-	b, err := u.MarshalJSON()
+	b, err := whole.MarshalJSON()
 	if err == nil {
 		err = json.Unmarshal(b, &parsed)
 	}
 
-	l.clusterName = shortened(parsed.Spec.TargetClusterName)
-	l.clusterDomain = parsed.Spec.TargetClusterDomain
-	l.secret = parsed.Spec.ClusterCredentialsSecret
-	switch problem := invalidName("spec.targetClusterName", l.clusterName); {
+	link.clusterName = shortened(parsed.Spec.TargetClusterName)
+	link.clusterDomain = parsed.Spec.TargetClusterDomain
+	link.secret = parsed.Spec.ClusterCredentialsSecret
+	switch problem := invalidName("spec.targetClusterName", link.clusterName); {
 	case err != nil:
-		l.refusal, l.refused = reasonInvalid, err.Error()
+		link.refusal, link.refused = reasonInvalid, err.Error()
 	case problem != "":
-		l.refusal, l.refused = reasonInvalid, problem
-	case l.clusterName == local:
-		l.refusal, l.refused = reasonLocalName, localName(local)+
+		link.refusal, link.refused = reasonInvalid, problem
+	case link.clusterName == local:
+		link.refusal, link.refused = reasonLocalName, localName(local)+
 			": choose another spec.targetClusterName, or another -cluster-name for this process"
 	}
 
-	l.mirroring = newMirroring(u, l)
-	return l, true
+	link.mirroring = newMirroring(whole, link)
+	return link, true
 }
 
 // after returns the Link as an edit of one that it replaces. One that is refused links what it has linked before: a
@@ -266,18 +266,18 @@ type secret struct {
 }
 
 func newSecret(object any) (*secret, bool) {
-	s, ok := object.(*corev1.Secret)
-	if !ok || s.Type != SecretType {
+	whole, ok := object.(*corev1.Secret)
+	if !ok || whole.Type != SecretType {
 		return nil, false
 	}
 
 	record := &secret{
-		key:           api.Key{Namespace: s.Namespace, Name: s.Name},
-		created:       s.CreationTimestamp.Time,
-		clusterName:   s.Labels[ClusterNameLabel],
-		trustDomain:   shortenedTo(maxHostName, s.Annotations[TrustDomainAnnotation]),
-		clusterDomain: shortenedTo(maxHostName, s.Annotations[ClusterDomainAnnotation]),
-		kubeconfig:    s.Data[KubeconfigKey],
+		key:           api.Key{Namespace: whole.Namespace, Name: whole.Name},
+		created:       whole.CreationTimestamp.Time,
+		clusterName:   whole.Labels[ClusterNameLabel],
+		trustDomain:   shortenedTo(maxHostName, whole.Annotations[TrustDomainAnnotation]),
+		clusterDomain: shortenedTo(maxHostName, whole.Annotations[ClusterDomainAnnotation]),
+		kubeconfig:    whole.Data[KubeconfigKey],
 	}
 	if size := len(record.kubeconfig); size > maxKubeconfig {
 		record.kubeconfig, record.leftOut = nil, size

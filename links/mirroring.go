@@ -97,7 +97,7 @@ type mirroringSpec struct {
 // newMirroring reads what a Link asks to be mirrored. A problem with it does not keep the cluster from being
 // linked.
 func newMirroring(u *unstructured.Unstructured, l *Link) *Mirroring {
-	m := &Mirroring{
+	mirroring := &Mirroring{
 		Link: l.key, UID: l.uid, Generation: l.generation, Created: l.created,
 		Cluster: l.clusterName, ClusterDomain: cmp.Or(l.clusterDomain, "cluster.local"), Problem: l.refused,
 	}
@@ -105,24 +105,26 @@ func newMirroring(u *unstructured.Unstructured, l *Link) *Mirroring {
 	var spec mirroringSpec
 	text, err := json.Marshal(u.Object["spec"])
 	if err == nil {
-		m.Spec = string(text)
+		mirroring.Spec = string(text)
 		err = json.Unmarshal(text, &spec)
 	}
 
 	fields.problems = err
-	m.Selector = fields.readSelector("spec.selector", spec.Selector)
-	m.RemoteDiscoverySelector = fields.readSelector("spec.remoteDiscoverySelector", spec.RemoteDiscoverySelector)
-	m.FederatedServiceSelector = fields.readSelector("spec.federatedServiceSelector", spec.FederatedServiceSelector)
-	m.ExcludedAnnotations, m.ExcludedLabels = spec.ExcludedAnnotations, spec.ExcludedLabels
-	m.Gateway = fields.readGateway(&spec)
-	if spec.ProbeSpec.Path != "" && len(m.Gateway.Addresses) > 0 {
-		m.Probe = fields.readProbe(&spec, m.Gateway.Port)
+	mirroring.Selector = fields.readSelector("spec.selector", spec.Selector)
+	mirroring.RemoteDiscoverySelector = fields.readSelector(
+		"spec.remoteDiscoverySelector", spec.RemoteDiscoverySelector)
+	mirroring.FederatedServiceSelector = fields.readSelector(
+		"spec.federatedServiceSelector", spec.FederatedServiceSelector)
+	mirroring.ExcludedAnnotations, mirroring.ExcludedLabels = spec.ExcludedAnnotations, spec.ExcludedLabels
+	mirroring.Gateway = fields.readGateway(&spec)
+	if spec.ProbeSpec.Path != "" && len(mirroring.Gateway.Addresses) > 0 {
+		mirroring.Probe = fields.readProbe(&spec, mirroring.Gateway.Port)
 	}
 
-	if fields.problems != nil && m.Problem == "" {
-		m.Problem = oneLine(fields.problems)
+	if fields.problems != nil && mirroring.Problem == "" {
+		mirroring.Problem = oneLine(fields.problems)
 	}
-	return m
+	return mirroring
 }
 
 // MirroringProblem returns what a server would report of the part of a Link's spec that is about mirroring; empty for
@@ -139,12 +141,12 @@ func (r *fieldReader) reject(format string, args ...any) {
 }
 
 func (r *fieldReader) readGateway(spec *mirroringSpec) Gateway {
-	g := Gateway{Identity: spec.GatewayIdentity}
-	g.Port = r.readPort("spec.gatewayPort", spec.GatewayPort, defaultGatewayPort)
+	gateway := Gateway{Identity: spec.GatewayIdentity}
+	gateway.Port = r.readPort("spec.gatewayPort", spec.GatewayPort, defaultGatewayPort)
 
 	for address := range strings.SplitSeq(spec.GatewayAddress, ",") {
 		if address = strings.TrimSpace(address); address != "" {
-			g.Addresses = append(g.Addresses, address)
+			gateway.Addresses = append(gateway.Addresses, address)
 		}
 		switch ip, err := netip.ParseAddr(address); {
 		case err == nil && !IsGatewayIP(ip):
@@ -154,39 +156,39 @@ func (r *fieldReader) readGateway(spec *mirroringSpec) Gateway {
 		}
 	}
 
-	slices.Sort(g.Addresses)
-	g.Addresses = slices.Compact(g.Addresses)
-	if n := len(g.Addresses); n > maxGatewayAddresses {
+	slices.Sort(gateway.Addresses)
+	gateway.Addresses = slices.Compact(gateway.Addresses)
+	if n := len(gateway.Addresses); n > maxGatewayAddresses {
 		r.reject("spec.gatewayAddress names %d addresses: name %d at most", n, maxGatewayAddresses)
-		g.Addresses = g.Addresses[:maxGatewayAddresses]
+		gateway.Addresses = gateway.Addresses[:maxGatewayAddresses]
 	}
-	return g
+	return gateway
 }
 
 // IsGatewayIP reports whether Endpoints may hold an address. An API server rejects Endpoints with any other.
 func IsGatewayIP(ip netip.Addr) bool { return view.IsUsable(ip.Unmap()) }
 
 func (r *fieldReader) readProbe(spec *mirroringSpec, gatewayPort int32) *Probe {
-	s := spec.ProbeSpec
-	p := &Probe{
-		Path:             s.Path,
-		Port:             r.readPort("spec.probeSpec.port", s.Port, gatewayPort),
-		Period:           r.readDuration("spec.probeSpec.period", s.Period, defaultProbePeriod),
-		Timeout:          r.readDuration("spec.probeSpec.timeout", s.Timeout, defaultProbeTimeout),
+	given := spec.ProbeSpec
+	probe := &Probe{
+		Path:             given.Path,
+		Port:             r.readPort("spec.probeSpec.port", given.Port, gatewayPort),
+		Period:           r.readDuration("spec.probeSpec.period", given.Period, defaultProbePeriod),
+		Timeout:          r.readDuration("spec.probeSpec.timeout", given.Timeout, defaultProbeTimeout),
 		FailureThreshold: defaultFailureThreshold,
 	}
-	if _, err := url.ParseRequestURI(s.Path); err != nil || s.Path[0] != '/' {
-		r.reject("spec.probeSpec.path %q is not a path such as /ready", s.Path)
+	if _, err := url.ParseRequestURI(given.Path); err != nil || given.Path[0] != '/' {
+		r.reject("spec.probeSpec.path %q is not a path such as /ready", given.Path)
 	}
 
-	if s.FailureThreshold != "" {
-		n, err := strconv.Atoi(s.FailureThreshold)
+	if given.FailureThreshold != "" {
+		n, err := strconv.Atoi(given.FailureThreshold)
 		if err != nil || n < 1 {
-			r.reject("spec.probeSpec.failureThreshold %q is not a number above 0", s.FailureThreshold)
+			r.reject("spec.probeSpec.failureThreshold %q is not a number above 0", given.FailureThreshold)
 		}
-		p.FailureThreshold = n
+		probe.FailureThreshold = n
 	}
-	return p
+	return probe
 }
 
 func (r *fieldReader) readPort(field, text string, otherwise int32) int32 {

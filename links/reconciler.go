@@ -143,7 +143,7 @@ func NewReconciler(
 	log logr.Logger, conn *api.Connection, registry *cluster.Registry, recorder events.EventRecorder,
 	onListed func(), options Options,
 ) (*Reconciler, error) {
-	r := &Reconciler{
+	reconciler := &Reconciler{
 		log:              log,
 		options:          options,
 		registry:         registry,
@@ -162,33 +162,36 @@ func NewReconciler(
 	}
 
 	var err error
-	if r.dynamic, err = dynamic.NewForConfigAndClient(conn.Config, conn.HTTPClient); err != nil {
+	if reconciler.dynamic, err = dynamic.NewForConfigAndClient(conn.Config, conn.HTTPClient); err != nil {
 		return nil, fmt.Errorf("client for Links: %w", err)
 	}
 
-	r.discovery, err = discovery.NewDiscoveryClientForConfigAndClient(conn.Config, conn.HTTPClient)
+	reconciler.discovery, err = discovery.NewDiscoveryClientForConfigAndClient(conn.Config, conn.HTTPClient)
 	if err != nil {
 		return nil, fmt.Errorf("client for discovery: %w", err)
 	}
-	if r.reviews, err = kubernetes.NewForConfigAndClient(conn.Config, conn.HTTPClient); err != nil {
+	if reconciler.reviews, err = kubernetes.NewForConfigAndClient(conn.Config, conn.HTTPClient); err != nil {
 		return nil, fmt.Errorf("client for reviews: %w", err)
 	}
 
-	r.metrics = newConditionMetrics(r)
+	reconciler.metrics = newConditionMetrics(reconciler)
 	kind := api.Newest(linkerd.Links, versions, "Link")
 	kind.Namespace = options.LinkNamespace
 	read := func(object any) (*Link, bool) { return newLink(object, options.ClusterName) }
-	r.links = api.NewInformer(conn, kind, read, r.linkChanged)
-	r.controllers = r.newSecretNamespace(options.ControllerNamespace)
-	r.namespaces = map[string]*secretNamespace{options.ControllerNamespace: r.controllers}
-	r.clusters = apply.NewLoop(log, apply.Config[string]{
-		Reconcile: r.reconcile, Failed: r.logNotApplied, Queue: "links", Workers: 4,
-		Background: []func(context.Context){r.applyLinked, r.enqueueChangedClusters, r.releaseDeleted},
+	reconciler.links = api.NewInformer(conn, kind, read, reconciler.linkChanged)
+	reconciler.controllers = reconciler.newSecretNamespace(options.ControllerNamespace)
+	reconciler.namespaces = map[string]*secretNamespace{options.ControllerNamespace: reconciler.controllers}
+
+	reconciler.clusters = apply.NewLoop(log, apply.Config[string]{
+		Reconcile: reconciler.reconcile, Failed: reconciler.logNotApplied, Queue: "links", Workers: 4,
+		Background: []func(context.Context){
+			reconciler.applyLinked, reconciler.enqueueChangedClusters, reconciler.releaseDeleted,
+		},
 	})
 
-	r.clusters.ReadOptional(r.links)
-	r.clusters.ReadOptional(r.controllers)
-	return r, nil
+	reconciler.clusters.ReadOptional(reconciler.links)
+	reconciler.clusters.ReadOptional(reconciler.controllers)
+	return reconciler, nil
 }
 
 // Start watches and reconciles until ctx ends.
@@ -303,13 +306,13 @@ func (r *Reconciler) markReconciled(name string) {
 	}
 }
 
-func (r *Reconciler) linkChanged(k api.Key) {
-	now, found := r.links.Get(k)
+func (r *Reconciler) linkChanged(key api.Key) {
+	now, found := r.links.Get(key)
 	r.mu.Lock()
-	old, had := r.seenLinks[k]
+	old, had := r.seenLinks[key]
 	if !found {
 		if had {
-			r.deleted[k] = deletion{at: time.Now()}
+			r.deleted[key] = deletion{at: time.Now()}
 		}
 		r.mu.Unlock()
 		r.deletions.Store(struct{}{})
@@ -319,13 +322,13 @@ func (r *Reconciler) linkChanged(k api.Key) {
 	if had {
 		now = now.after(old)
 	}
-	_, wasDeleted := r.deleted[k]
-	r.seenLinks[k] = now
-	delete(r.deleted, k)
+	_, wasDeleted := r.deleted[key]
+	r.seenLinks[key] = now
+	delete(r.deleted, key)
 
 	if had && !wasDeleted && now.differsInStatusAlone(old, r.reports[now.uid]) {
 		r.mu.Unlock()
-		r.enqueueStatus(k)
+		r.enqueueStatus(key)
 		return // as after each write of our own: nothing else follows from a status
 	}
 
@@ -343,7 +346,7 @@ func (r *Reconciler) linkChanged(k api.Key) {
 		r.deletions.Store(struct{}{}) // some may have waited for this Link
 	}
 	r.clusters.Enqueue(now.clusterName)
-	r.enqueueStatus(k)
+	r.enqueueStatus(key)
 }
 
 // watchNamespaces watches the Secrets of the controller namespace and of every namespace with a Link, and
@@ -381,25 +384,25 @@ func (r *Reconciler) newSecretNamespace(name string) *secretNamespace {
 }
 
 func (r *Reconciler) watchSecrets(name string) *secretNamespace {
-	n := r.newSecretNamespace(name)
+	namespace := r.newSecretNamespace(name)
 	var ctx context.Context
-	ctx, n.cancel = context.WithCancel(r.ctx)
-	r.wg.Go(func() { n.Run(ctx) })
+	ctx, namespace.cancel = context.WithCancel(r.ctx)
+	r.wg.Go(func() { namespace.Run(ctx) })
 
 	r.wg.Go(func() {
 		isConcerned := func(l *Link) bool { return l.key.Namespace == name }
 		select {
-		case <-n.Synced():
-		case <-n.Refused():
+		case <-namespace.Synced():
+		case <-namespace.Refused():
 			r.enqueueLinks(isConcerned)
 		case <-ctx.Done():
 		}
-		if watch.WaitClosed(ctx, n.Synced()) { // now it is known which Secrets do not exist
+		if watch.WaitClosed(ctx, namespace.Synced()) { // now it is known which Secrets do not exist
 			r.enqueueLinks(isConcerned)
 		}
 	})
 
-	return n
+	return namespace
 }
 
 func (r *Reconciler) enqueueLinks(concerned func(*Link) bool) {
@@ -414,20 +417,20 @@ func (r *Reconciler) enqueueLinks(concerned func(*Link) bool) {
 	r.clusters.Enqueue(names...)
 }
 
-func (r *Reconciler) secretChanged(k api.Key) {
-	r.enqueueLinks(func(l *Link) bool { return l.key.Namespace == k.Namespace && l.secret == k.Name })
-	if k.Namespace != r.options.ControllerNamespace {
+func (r *Reconciler) secretChanged(key api.Key) {
+	r.enqueueLinks(func(l *Link) bool { return l.key.Namespace == key.Namespace && l.secret == key.Name })
+	if key.Namespace != r.options.ControllerNamespace {
 		return
 	}
 
-	s, found := r.controllers.Get(k)
+	s, found := r.controllers.Get(key)
 	r.mu.Lock()
-	old := r.labelled[k]
-	delete(r.labelled, k)
+	old := r.labelled[key]
+	delete(r.labelled, key)
 	if found && s.clusterName != "" {
-		r.labelled[k] = s.clusterName
+		r.labelled[key] = s.clusterName
 	}
-	now := r.labelled[k]
+	now := r.labelled[key]
 	r.mu.Unlock()
 
 	for _, name := range []string{old, now} {
@@ -586,9 +589,9 @@ func (r *Reconciler) isNewRejection(name string, rejection error) bool {
 }
 
 // setConditions stores the conditions that this replica computed for a Link, and logs what has changed.
-func (r *Reconciler) setConditions(l *Link, conditions []metav1.Condition) {
+func (r *Reconciler) setConditions(link *Link, conditions []metav1.Condition) {
 	r.mu.Lock()
-	p := r.reportOf(l.key, l.uid)
+	p := r.reportOf(link.key, link.uid)
 	if p == nil {
 		r.mu.Unlock()
 		return
@@ -597,11 +600,11 @@ func (r *Reconciler) setConditions(l *Link, conditions []metav1.Condition) {
 	p.conditions = conditions
 	r.mu.Unlock()
 
-	for _, c := range changedConditions(before, l.status.conditions, conditions) {
+	for _, c := range changedConditions(before, link.status.conditions, conditions) {
 		r.log.Info("Link: "+c.Type+" is "+string(c.Status),
-			"link", l.key.String(), "cluster", l.clusterName, "reason", c.Reason, "message", c.Message)
+			"link", link.key.String(), "cluster", link.clusterName, "reason", c.Reason, "message", c.Message)
 	}
-	r.enqueueStatus(l.key)
+	r.enqueueStatus(link.key)
 }
 
 // reference returns an object that names the Link, for Events.

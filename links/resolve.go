@@ -135,16 +135,16 @@ func fillDomains(spec *cluster.Spec, l *Link, localTrustDomain string) string {
 		spec.TrustDomain, trust, cmp.Or(spec.ClusterDomain, "unknown"), dns)
 }
 
-func newAccess(s *secret, hosts Hosts) (cluster.Access, error) {
-	if s.leftOut > 0 {
-		return cluster.Access{}, fmt.Errorf("%s: %w", s, tooLarge(s.leftOut))
+func newAccess(secret *secret, hosts Hosts) (cluster.Access, error) {
+	if secret.leftOut > 0 {
+		return cluster.Access{}, fmt.Errorf("%s: %w", secret, tooLarge(secret.leftOut))
 	}
-	if len(s.kubeconfig) == 0 {
-		return cluster.Access{}, fmt.Errorf("%s has no data under %q", s, KubeconfigKey)
+	if len(secret.kubeconfig) == 0 {
+		return cluster.Access{}, fmt.Errorf("%s has no data under %q", secret, KubeconfigKey)
 	}
-	config, err := Credentials(s.kubeconfig, hosts)
+	config, err := Credentials(secret.kubeconfig, hosts)
 	if err != nil {
-		return cluster.Access{}, fmt.Errorf("%s: %w", s, err)
+		return cluster.Access{}, fmt.Errorf("%s: %w", secret, err)
 	}
-	return cluster.Access{Source: s.String(), Config: config}, nil
+	return cluster.Access{Source: secret.String(), Config: config}, nil
 }

@@ -77,21 +77,22 @@ func (r *Reconciler) Links() []LinkStatus {
 	defer r.mu.Unlock()
 
 	all := []LinkStatus{}
-	for _, l := range r.seenLinks {
-		s := LinkStatus{Namespace: l.key.Namespace, Name: l.key.Name, Cluster: l.clusterName}
-		if p := r.reports[l.uid]; p != nil {
-			s.Conditions = p.conditions
+	for _, link := range r.seenLinks {
+		status := LinkStatus{Namespace: link.key.Namespace, Name: link.key.Name, Cluster: link.clusterName}
+		if p := r.reports[link.uid]; p != nil {
+			status.Conditions = p.conditions
 			if w := r.statusWriter; w != nil && p.attempt != nil {
-				s.UndeclaredFields, s.StatusRefused = w.undeclared.in(l.version), p.attempt.refused
-				s.ConditionsUnsupported = s.StatusRefused != "" || slices.Contains(s.UndeclaredFields, "conditions")
+				status.UndeclaredFields, status.StatusRefused = w.undeclared.in(link.version), p.attempt.refused
+				status.ConditionsUnsupported = status.StatusRefused != "" ||
+					slices.Contains(status.UndeclaredFields, "conditions")
 			}
-			s.Mirror = p.mirror.exported()
+			status.Mirror = p.mirror.exported()
 		}
 
-		if d, found := r.deleted[l.key]; found {
-			s.Deleted, s.Held = d.at, d.reason
+		if d, found := r.deleted[link.key]; found {
+			status.Deleted, status.Held = d.at, d.reason
 		}
-		all = append(all, s)
+		all = append(all, status)
 	}
 
 	for k, d := range r.deleted {

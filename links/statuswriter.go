@@ -95,17 +95,17 @@ type statusWriter struct {
 // WriteStatus writes the status of all Links until term ends. It is a task of the local cluster's Lease: two
 // calls must not overlap, in all replicas.
 func (r *Reconciler) WriteStatus(term context.Context) error {
-	w := &statusWriter{Reconciler: r}
-	w.loop = apply.NewLoop(r.log, apply.Config[api.Key]{
-		Reconcile: w.write, Background: []func(context.Context){w.resync},
-		Failed: w.logNotWritten, Workers: statusWorkers,
+	writer := &statusWriter{Reconciler: r}
+	writer.loop = apply.NewLoop(r.log, apply.Config[api.Key]{
+		Reconcile: writer.write, Background: []func(context.Context){writer.resync},
+		Failed: writer.logNotWritten, Workers: statusWorkers,
 	})
 
 	r.mu.Lock()
 	for _, p := range r.reports { // other holders have written since the last term
 		p.attempt, p.writes, p.recorded = nil, nil, nil
 	}
-	r.statusWriter = w
+	r.statusWriter = writer
 	r.mu.Unlock()
 
 	defer func() {
@@ -114,7 +114,7 @@ func (r *Reconciler) WriteStatus(term context.Context) error {
 		r.statusWriter = nil
 	}()
 
-	return w.loop.Run(term)
+	return writer.loop.Run(term)
 }
 
 // resync enqueues all Links, at first and each statusResync.
@@ -164,32 +164,32 @@ func (a *attempt) counts(l *Link) bool {
 
 // write applies the status of one Link, unless it is as it should be.
 func (w *statusWriter) write(ctx context.Context, k api.Key) error {
-	l, found := w.links.Get(k)
+	link, found := w.links.Get(k)
 	if !found {
 		return nil
 	}
 
 	w.mu.Lock()
-	p := w.reports[l.uid]
-	if p == nil || p.conditions == nil {
+	kept := w.reports[link.uid]
+	if kept == nil || kept.conditions == nil {
 		w.mu.Unlock()
 		return nil // it is enqueued once they are computed
 	}
-	r := *p
+	report := *kept
 	w.mu.Unlock()
 
-	if len(r.writes) == paceWrites && time.Since(r.writes[0]) < paceWindow {
-		left := paceWindow - time.Since(r.writes[0])
+	if len(report.writes) == paceWrites && time.Since(report.writes[0]) < paceWindow {
+		left := paceWindow - time.Since(report.writes[0])
 		return &apply.Retry{After: left, Err: errors.New("the status was written often in the last seconds")}
 	}
 
-	r.recorded = w.recordEvents(l, r.conditions, r.recorded)
-	next, err := w.applyStatus(ctx, l, r)
-	if next != r.attempt || err != nil && !errors.As(err, new(*apply.Retry)) {
-		r.writes = append(slices.Clone(r.writes[max(0, len(r.writes)+1-paceWrites):]), time.Now())
+	report.recorded = w.recordEvents(link, report.conditions, report.recorded)
+	next, err := w.applyStatus(ctx, link, report)
+	if next != report.attempt || err != nil && !errors.As(err, new(*apply.Retry)) {
+		report.writes = append(slices.Clone(report.writes[max(0, len(report.writes)+1-paceWrites):]), time.Now())
 	}
 	w.mu.Lock()
-	p.recorded, p.attempt, p.writes = r.recorded, next, r.writes
+	kept.recorded, kept.attempt, kept.writes = report.recorded, next, report.writes
 	w.mu.Unlock()
 
 	if apierrors.IsConflict(err) {
@@ -199,94 +199,96 @@ func (w *statusWriter) write(ctx context.Context, k api.Key) error {
 }
 
 // applyStatus applies the status of one Link, unless it is as it should be, and returns the last attempt.
-func (w *statusWriter) applyStatus(ctx context.Context, l *Link, r linkReport) (*attempt, error) {
+func (w *statusWriter) applyStatus(ctx context.Context, link *Link, r linkReport) (*attempt, error) {
 	last := r.attempt
 
-	whole := wantedStatus(l, r.conditions, r.mirror, w.options.Mirrors, metav1.Now())
-	want, err := whole.without(w.undeclaredIn(l.version), l)
+	whole := wantedStatus(link, r.conditions, r.mirror, w.options.Mirrors, metav1.Now())
+	want, err := whole.without(w.undeclaredIn(link.version), link)
 
 	switch {
 	case err != nil:
-		return last, fmt.Errorf("status of Link %s: %w", l.key, err)
-	case last.counts(l) && last.refused != "", !l.status.contradicts(want):
+		return last, fmt.Errorf("status of Link %s: %w", link.key, err)
+	case last.counts(link) && last.refused != "", !link.status.contradicts(want):
 		return last, nil
-	case last.counts(l) && last.applied.same(want) && last.stored.same(l.status):
+	case last.counts(link) && last.applied.same(want) && last.stored.same(link.status):
 		return last, nil // the API server stores it otherwise
-	case last != nil && last.after != last.before && last.before == l.resourceVersion:
+	case last != nil && last.after != last.before && last.before == link.resourceVersion:
 		return last, nil // the watch has not shown our last write yet
-	case last.counts(l) && last.applied.same(want) && time.Since(last.at) < contestedRetry:
+	case last.counts(link) && last.applied.same(want) && time.Since(last.at) < contestedRetry:
 		return last, &apply.Retry{
 			After: contestedRetry - time.Since(last.at), Err: errors.New("another writer has replaced it"),
 		}
 	}
 
-	next, err := w.apply(ctx, l, whole)
+	next, err := w.apply(ctx, link, whole)
 	if next == nil {
 		return last, err
 	}
 	if next.refused != "" && (last == nil || last.refused != next.refused) {
 		w.log.Info("Conditions cannot be written: "+next.refused+"; Events and metrics report them",
-			"link", l.key.String(), "served", l.version)
+			"link", link.key.String(), "served", link.version)
 	}
 	return next, nil
 }
 
 // apply sends a status without the fields that the schema lacks, and returns what became of it; nil if that is an
 // error, or if the Link is gone.
-func (w *statusWriter) apply(ctx context.Context, l *Link, whole writtenStatus) (*attempt, error) {
-	back, sent, err := w.send(ctx, l, whole)
-	a := &attempt{at: time.Now(), servedIn: l.version, before: l.resourceVersion, after: l.resourceVersion}
+func (w *statusWriter) apply(ctx context.Context, link *Link, whole writtenStatus) (*attempt, error) {
+	back, sent, err := w.send(ctx, link, whole)
+	attempt := &attempt{
+		at: time.Now(), servedIn: link.version, before: link.resourceVersion, after: link.resourceVersion,
+	}
 
 	switch {
 	case err == nil && back == nil: // all that differs has no field
-		a.applied, a.stored = sent, l.status
-		return a, nil
+		attempt.applied, attempt.stored = sent, link.status
+		return attempt, nil
 	case errors.Is(err, errNoStatus):
-		a.refused = fmt.Sprintf(
+		attempt.refused = fmt.Sprintf(
 			"the Link CRD has no status in %s, the newest version that it serves: install one that "+
 				"has, such as Fingerpost's",
-			l.version,
+			link.version,
 		)
-		return a, nil
+		return attempt, nil
 	case apierrors.IsForbidden(err):
-		a.refused = w.whyForbidden(ctx, l, err)
-		return a, nil
+		attempt.refused = w.whyForbidden(ctx, link, err)
+		return attempt, nil
 	case apierrors.IsNotFound(err): // deleted meanwhile
 		return nil, nil
 	case err != nil:
-		return nil, fmt.Errorf("status of Link %s: %w", l.key, err)
+		return nil, fmt.Errorf("status of Link %s: %w", link.key, err)
 	}
 
-	a.after, a.applied, a.stored = back.GetResourceVersion(), sent, readStatus(back)
-	return a, nil
+	attempt.after, attempt.applied, attempt.stored = back.GetResourceVersion(), sent, readStatus(back)
+	return attempt, nil
 }
 
 // send sends a status until the API server has named all fields that its schema lacks. It returns what is stored then,
 // and what it was computed from; nothing is stored if what the schema has is as it should be.
 func (w *statusWriter) send(
-	ctx context.Context, l *Link, whole writtenStatus,
+	ctx context.Context, link *Link, whole writtenStatus,
 ) (back *unstructured.Unstructured, sent writtenStatus, err error) {
 	for {
-		lacking := w.undeclaredIn(l.version)
-		if sent, err = whole.without(lacking, l); err != nil || !l.status.contradicts(sent) {
+		lacking := w.undeclaredIn(link.version)
+		if sent, err = whole.without(lacking, link); err != nil || !link.status.contradicts(sent) {
 			return nil, sent, err
 		}
 
-		tree, err := sent.tree(l)
+		tree, err := sent.tree(link)
 		if err != nil {
 			return nil, sent, err
 		}
 
-		back, err = w.patch(ctx, l, tree)
+		back, err = w.patch(ctx, link, tree)
 		rejected := rejectedFields(err)
 
 		switch named := fieldsIn(tree).Intersection(sets.New(rejected...)); {
 		case slices.Contains(rejected, ""):
 			return nil, sent, errNoStatus
 		case len(named) > 0 && len(lacking) < maxUndeclared:
-			w.addUndeclared(l, sets.List(named))
+			w.addUndeclared(link, sets.List(named))
 			continue
-		case apierrors.IsNotFound(err) && w.lacksStatus(ctx, l.version):
+		case apierrors.IsNotFound(err) && w.lacksStatus(ctx, link.version):
 			return nil, sent, errNoStatus
 		case err != nil:
 			return nil, sent, err
@@ -294,11 +296,11 @@ func (w *statusWriter) send(
 
 		stored, _, _ := unstructured.NestedMap(back.Object, "status")
 		if dropped := droppedFields(tree, stored); len(dropped) > 0 {
-			w.addUndeclared(l, dropped)
-			sent, err = sent.without(dropped, l)
+			w.addUndeclared(link, dropped)
+			sent, err = sent.without(dropped, link)
 		}
 		w.mu.Lock()
-		w.undeclared.remove(l.version, fieldsIn(stored))
+		w.undeclared.remove(link.version, fieldsIn(stored))
 		w.mu.Unlock()
 		return back, sent, err
 	}
@@ -320,18 +322,18 @@ func (w *statusWriter) patch(ctx context.Context, l *Link, status map[string]any
 // another manager owns it as well. Of one that others have created, and that we have changed, an apply would
 // leave a part, which is invalid.
 func (w *statusWriter) replace(
-	ctx context.Context, l *Link, status map[string]any,
+	ctx context.Context, link *Link, status map[string]any,
 ) (*unstructured.Unstructured, error) {
 	status = maps.Clone(status)
 	if ours, found := status["conditions"].([]any); found {
 		var others writtenStatus
-		for _, c := range l.status.conditions {
+		for _, c := range link.status.conditions {
 			if !slices.Contains(ownConditions, c.Type) {
 				others.conditions = append(others.conditions, c)
 			}
 		}
 
-		tree, err := others.tree(l)
+		tree, err := others.tree(link)
 		if err != nil {
 			return nil, err
 		}
@@ -339,13 +341,13 @@ func (w *statusWriter) replace(
 		status["conditions"] = slices.Concat(ours, theirs)
 	}
 
-	patch, err := l.withStatus(status).MarshalJSON()
+	patch, err := link.withStatus(status).MarshalJSON()
 	if err != nil {
 		return nil, err
 	}
-	client := w.dynamic.Resource(linkResource(l.version)).Namespace(l.key.Namespace)
+	client := w.dynamic.Resource(linkResource(link.version)).Namespace(link.key.Namespace)
 	options := metav1.PatchOptions{FieldManager: fieldManager}
-	back, err := client.Patch(ctx, l.key.Name, types.MergePatchType, patch, options, "status")
+	back, err := client.Patch(ctx, link.key.Name, types.MergePatchType, patch, options, "status")
 	w.metrics.countWrite(err)
 	return back, err
 }
@@ -376,9 +378,9 @@ func (w *statusWriter) lacksStatus(ctx context.Context, version string) bool {
 }
 
 // addUndeclared takes note of fields that the schema of Links lacks, and logs those that are new.
-func (w *statusWriter) addUndeclared(l *Link, fields []string) {
+func (w *statusWriter) addUndeclared(link *Link, fields []string) {
 	w.mu.Lock()
-	added := w.undeclared.add(l.version, fields)
+	added := w.undeclared.add(link.version, fields)
 	w.mu.Unlock()
 
 	if len(added) > 0 {
@@ -388,9 +390,9 @@ func (w *statusWriter) addUndeclared(l *Link, fields []string) {
 			"fields",
 			strings.Join(added, ", "),
 			"link",
-			l.key.String(),
+			link.key.String(),
 			"served",
-			l.version,
+			link.version,
 		)
 	}
 }

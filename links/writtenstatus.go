@@ -174,19 +174,19 @@ func (m *MirrorStatus) exported() *MirrorReport {
 	if m == nil {
 		return nil
 	}
-	r := &MirrorReport{Condition: m.Condition, Unmatched: m.Unmatched}
+	report := &MirrorReport{Condition: m.Condition, Unmatched: m.Unmatched}
 	if m.Services == nil {
-		return r
+		return report
 	}
 
 	for _, s := range slices.Concat(m.Services.Mirrored, m.Services.Federated) {
-		if s.localRef() == nil && len(r.NotMirrored) < maxNamed && len(s.Conditions) > 0 {
+		if s.localRef() == nil && len(report.NotMirrored) < maxNamed && len(s.Conditions) > 0 {
 			c := s.Conditions[0]
-			r.NotMirrored = append(r.NotMirrored,
+			report.NotMirrored = append(report.NotMirrored,
 				fmt.Sprintf("%s/%s: %s: %s", s.RemoteRef.Namespace, s.RemoteRef.Name, c.Reason, c.Message))
 		}
 	}
-	return r
+	return report
 }
 
 func (m *MirrorStatus) equal(o *MirrorStatus) bool {
@@ -292,20 +292,20 @@ func (r *Reconciler) reportOf(link api.Key, uid string) *linkReport {
 
 // wantedStatus returns what the status of a Link should be.
 func wantedStatus(
-	l *Link, conditions []metav1.Condition, m *MirrorStatus, mirrors bool, now metav1.Time,
+	link *Link, conditions []metav1.Condition, mirror *MirrorStatus, mirrors bool, now metav1.Time,
 ) writtenStatus {
-	want := writtenStatus{slices.Clone(conditions), l.status.MirroredServices}
-	switch shown := meta.FindStatusCondition(l.status.conditions, Mirrors); {
-	case m != nil:
-		want.conditions = append(want.conditions, m.Condition)
+	want := writtenStatus{slices.Clone(conditions), link.status.MirroredServices}
+	switch shown := meta.FindStatusCondition(link.status.conditions, Mirrors); {
+	case mirror != nil:
+		want.conditions = append(want.conditions, mirror.Condition)
 	case mirrors && shown != nil:
 		want.conditions = append(want.conditions, *shown)
 	}
 
-	setTransitionTimes(want.conditions, l.status.conditions, now)
-	if m != nil && m.Services != nil {
-		want.Mirrored = wantedServices(l.status.Mirrored, m.Services.Mirrored, now)
-		want.Federated = wantedServices(l.status.Federated, m.Services.Federated, now)
+	setTransitionTimes(want.conditions, link.status.conditions, now)
+	if mirror != nil && mirror.Services != nil {
+		want.Mirrored = wantedServices(link.status.Mirrored, mirror.Services.Mirrored, now)
+		want.Federated = wantedServices(link.status.Federated, mirror.Services.Federated, now)
 	}
 	return want
 }

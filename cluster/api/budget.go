@@ -319,7 +319,7 @@ func (s *share) mayFit() bool {
 func (s *share) refusedGone() bool { return s != nil && s.gone }
 
 // usageOf returns what an object of a kind with this record uses.
-func usageOf(kind Kind, k Key, object, record any) usage {
+func usageOf(kind Kind, key Key, object, record any) usage {
 	units := 1
 	if kind.countsEndpoints() {
 		switch o := object.(type) {
@@ -333,7 +333,7 @@ func usageOf(kind Kind, k Key, object, record any) usage {
 		}
 	}
 
-	bytes := deepSize(reflect.ValueOf(record), 0) + uintptr(len(k.Namespace)+len(k.Name)) + 64
+	bytes := deepSize(reflect.ValueOf(record), 0) + uintptr(len(key.Namespace)+len(key.Name)) + 64
 	return usage{int32(units), int32(min(bytes, math.MaxInt32))} // an object is bounded far below that
 }
 
@@ -348,38 +348,38 @@ func deepSize(v reflect.Value, depth int) uintptr {
 	return v.Type().Size() + pointedSize(v, depth)
 }
 
-func pointedSize(v reflect.Value, depth int) (n uintptr) {
+func pointedSize(value reflect.Value, depth int) (n uintptr) {
 	if depth > maxLevels {
 		return math.MaxInt32
 	}
 
-	switch v.Kind() { //nolint:exhaustive // the others point to nothing
+	switch value.Kind() { //nolint:exhaustive // the others point to nothing
 	case reflect.String:
-		return uintptr(v.Len())
+		return uintptr(value.Len())
 	case reflect.Pointer, reflect.Interface:
-		if !v.IsNil() {
-			return deepSize(v.Elem(), depth+1)
+		if !value.IsNil() {
+			return deepSize(value.Elem(), depth+1)
 		}
 	case reflect.Slice, reflect.Array:
-		if v.Kind() == reflect.Slice {
-			n = uintptr(v.Cap()) * v.Type().Elem().Size()
+		if value.Kind() == reflect.Slice {
+			n = uintptr(value.Cap()) * value.Type().Elem().Size()
 		}
-		if k := v.Type().Elem().Kind(); k >= reflect.Bool && k <= reflect.Complex128 {
+		if k := value.Type().Elem().Kind(); k >= reflect.Bool && k <= reflect.Complex128 {
 			return n
 		}
-		for i := range v.Len() {
-			n += pointedSize(v.Index(i), depth+1)
+		for i := range value.Len() {
+			n += pointedSize(value.Index(i), depth+1)
 		}
 	case reflect.Map:
-		for i := v.MapRange(); i.Next(); {
+		for i := value.MapRange(); i.Next(); {
 			n += deepSize(i.Key(), depth+1) + deepSize(i.Value(), depth+1)
 		}
 	case reflect.Struct:
-		if t := v.Type(); t == reflect.TypeFor[netip.Addr]() || t == reflect.TypeFor[time.Time]() {
+		if t := value.Type(); t == reflect.TypeFor[netip.Addr]() || t == reflect.TypeFor[time.Time]() {
 			return 0 // what they point to is common
 		}
-		for i := range v.NumField() { //nolint:modernize // Value.Fields makes garbage of each
-			n += pointedSize(v.Field(i), depth+1)
+		for i := range value.NumField() { //nolint:modernize // Value.Fields makes garbage of each
+			n += pointedSize(value.Field(i), depth+1)
 		}
 	}
 	return n

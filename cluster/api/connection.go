@@ -123,40 +123,40 @@ func NewConnection(config *rest.Config, dial DialFunc) (*Connection, error) {
 		dial = (&net.Dialer{Timeout: dialTimeout, KeepAlive: 15 * time.Second}).DialContext
 	}
 
-	c := &Connection{Config: rest.CopyConfig(config), events: rate.NewLimiter(maxEventRate, eventBurst)}
-	c.token.Store(new(config.BearerToken))
-	c.epoch, c.end = context.WithCancel(context.Background()) //nolint:forbidigo // it ends with Close
-	c.Config.BearerToken = ""
-	c.Config.UserAgent = cmp.Or(config.UserAgent, "fingerpost")
-	c.Config.QPS = -1 // a few watches; the API server's own priority and fairness rules
-	c.Config.WarningHandler = rest.NoWarnings{}
-	c.Config.DisableCompression = true // of responses; see limitTransport
-	c.Config.ContentType = runtime.ContentTypeProtobuf
-	c.Config.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
+	conn := &Connection{Config: rest.CopyConfig(config), events: rate.NewLimiter(maxEventRate, eventBurst)}
+	conn.token.Store(new(config.BearerToken))
+	conn.epoch, conn.end = context.WithCancel(context.Background()) //nolint:forbidigo // it ends with Close
+	conn.Config.BearerToken = ""
+	conn.Config.UserAgent = cmp.Or(config.UserAgent, "fingerpost")
+	conn.Config.QPS = -1 // a few watches; the API server's own priority and fairness rules
+	conn.Config.WarningHandler = rest.NoWarnings{}
+	conn.Config.DisableCompression = true // of responses; see limitTransport
+	conn.Config.ContentType = runtime.ContentTypeProtobuf
+	conn.Config.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
 
 	var err error
-	if c.base, _, err = rest.DefaultServerUrlFor(c.Config); err != nil {
+	if conn.base, _, err = rest.DefaultServerUrlFor(conn.Config); err != nil {
 		return nil, fmt.Errorf("address of the API server: %w", err)
 	}
 
-	c.Config.Wrap(func(next http.RoundTripper) http.RoundTripper {
-		return &limitTransport{c, next}
+	conn.Config.Wrap(func(next http.RoundTripper) http.RoundTripper {
+		return &limitTransport{conn, next}
 	})
 
 	lanes := map[*lane]connrotation.DialFunc{
-		&c.reads: dial, &c.writes: abortOnClose(dial), &c.probing: dial,
+		&conn.reads: dial, &conn.writes: abortOnClose(dial), &conn.probing: dial,
 	}
 	for l, dial := range lanes {
-		if *l, err = newLane(c.Config, dial); err != nil {
+		if *l, err = newLane(conn.Config, dial); err != nil {
 			return nil, err
 		}
 	}
 
-	c.HTTPClient = &http.Client{
-		Transport: laneTransport{c.reads.client.Transport, c.writes.client.Transport},
-		Timeout:   c.reads.client.Timeout,
+	conn.HTTPClient = &http.Client{
+		Transport: laneTransport{conn.reads.client.Transport, conn.writes.client.Transport},
+		Timeout:   conn.reads.client.Timeout,
 	}
-	return c, nil
+	return conn, nil
 }
 
 // abortOnClose makes closing a connection discard what was not sent yet. Otherwise the kernel goes on
@@ -184,26 +184,26 @@ func WithFence(ctx context.Context, fence func() error) context.Context {
 type laneTransport struct{ reads, writes http.RoundTripper }
 
 // RoundTrip sends a request.
-func (l laneTransport) RoundTrip(r *http.Request) (*http.Response, error) {
-	if r.Method == http.MethodGet || r.Method == http.MethodHead {
-		return l.reads.RoundTrip(r)
+func (l laneTransport) RoundTrip(request *http.Request) (*http.Response, error) {
+	if request.Method == http.MethodGet || request.Method == http.MethodHead {
+		return l.reads.RoundTrip(request)
 	}
 
-	if fence, ok := r.Context().Value(fenceKey{}).(func() error); ok {
+	if fence, ok := request.Context().Value(fenceKey{}).(func() error); ok {
 		if err := fence(); err != nil {
-			if r.Body != nil {
-				_ = r.Body.Close()
+			if request.Body != nil {
+				_ = request.Body.Close()
 			}
 			return nil, err
 		}
 	}
 
 	if id, err := uuid.NewV7(); err == nil {
-		r = r.Clone(r.Context())
-		r.Header.Set("Audit-ID", id.String())
+		request = request.Clone(request.Context())
+		request.Header.Set("Audit-ID", id.String())
 	}
 
-	response, err := l.writes.RoundTrip(r)
+	response, err := l.writes.RoundTrip(request)
 	if err != nil {
 		return nil, err
 	}
@@ -395,7 +395,7 @@ func (c *Connection) untilReset(ctx context.Context) (_ context.Context, cancel 
 }
 
 // waitFor returns after d, when one of two channels closes, which it returns, or when ctx ends.
-func waitFor(ctx context.Context, d time.Duration, a, b <-chan struct{}) (closed <-chan struct{}) {
+func waitFor(ctx context.Context, d time.Duration, one, other <-chan struct{}) (closed <-chan struct{}) {
 	if d <= 0 {
 		return nil
 	}
@@ -403,10 +403,10 @@ func waitFor(ctx context.Context, d time.Duration, a, b <-chan struct{}) (closed
 	defer timer.Stop()
 
 	select {
-	case <-a:
-		return a
-	case <-b:
-		return b
+	case <-one:
+		return one
+	case <-other:
+		return other
 	case <-timer.C:
 		return nil
 	case <-ctx.Done():

@@ -208,26 +208,26 @@ func (r *relay) add(kind Kind, target Target) *receiver {
 }
 
 // forward passes an event on. Whatever a receiver makes of it concerns no other.
-func (r *relay) forward(e watch.Event, m metav1.Object) {
+func (r *relay) forward(event watch.Event, object metav1.Object) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 
-	if version := m.GetResourceVersion(); version != "" {
+	if version := object.GetResourceVersion(); version != "" {
 		r.version = version
 	}
 
-	for c := range r.receivers {
+	for receiver := range r.receivers {
 		var err error
 		switch {
-		case c.live:
-			err = c.applyEvent(e, m)
-		case e.Type == watch.Bookmark:
+		case receiver.live:
+			err = receiver.applyEvent(event, object)
+		case event.Type == watch.Bookmark:
 		default:
-			err = c.keep(e)
+			err = receiver.keep(event)
 		}
 
 		if err != nil {
-			c.end(err)
+			receiver.end(err)
 		}
 	}
 }
@@ -297,19 +297,19 @@ func (c *receiver) takePending() (pending []watch.Event, ok bool) {
 }
 
 // applyEvent stores a change.
-func (c *receiver) applyEvent(e watch.Event, m metav1.Object) error {
-	order, err := resourceversion.CompareResourceVersion(m.GetResourceVersion(), c.version)
+func (c *receiver) applyEvent(event watch.Event, object metav1.Object) error {
+	order, err := resourceversion.CompareResourceVersion(object.GetResourceVersion(), c.version)
 	switch {
 	case err == nil && order < 0 && time.Since(c.listed) > maxBehind:
 		return errBehind
-	case e.Type == watch.Bookmark:
+	case event.Type == watch.Bookmark:
 		return checkRefused(c.target)
 	case err == nil && order <= 0:
 		return nil // the listing has it
-	case e.Type == watch.Deleted, !c.selector.Matches(labels.Set(m.GetLabels())):
-		return c.target.Delete(e.Object)
+	case event.Type == watch.Deleted, !c.selector.Matches(labels.Set(object.GetLabels())):
+		return c.target.Delete(event.Object)
 	default:
-		return c.target.Update(e.Object)
+		return c.target.Update(event.Object)
 	}
 }
 

@@ -111,19 +111,19 @@ type lister[L runtime.Object] interface {
 
 // listWatch returns requests at the newest version that is served.
 func listWatch[L runtime.Object](
-	k Kind, listerOf func(schema.GroupVersionResource) lister[L],
+	kind Kind, listerOf func(schema.GroupVersionResource) lister[L],
 ) cache.ListerWatcher {
-	at := func(version string) lister[L] { return listerOf(k.Resource.GroupResource().WithVersion(version)) }
+	at := func(version string) lister[L] { return listerOf(kind.Resource.GroupResource().WithVersion(version)) }
 	return &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			k.addSelectors(&o)
-			return newestServed(k.versions, func(version string) (L, error) {
+			kind.addSelectors(&o)
+			return newestServed(kind.versions, func(version string) (L, error) {
 				return at(version).List(ctx, o)
 			})
 		},
 		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-			k.addSelectors(&o)
-			return newestServed(k.versions, func(version string) (watch.Interface, error) {
+			kind.addSelectors(&o)
+			return newestServed(kind.versions, func(version string) (watch.Interface, error) {
 				return at(version).Watch(ctx, o)
 			})
 		},

@@ -49,16 +49,16 @@ type limitTransport struct {
 }
 
 // RoundTrip sends a request.
-func (t *limitTransport) RoundTrip(r *http.Request) (*http.Response, error) {
-	if host := t.conn.base.Host; r.URL.Host != host {
-		return nil, newResponseError("a request for %s does not go to the API server %s", r.URL.Host, host)
+func (t *limitTransport) RoundTrip(request *http.Request) (*http.Response, error) {
+	if host := t.conn.base.Host; request.URL.Host != host {
+		return nil, newResponseError("a request for %s does not go to the API server %s", request.URL.Host, host)
 	}
-	if token := *t.conn.token.Load(); token != "" && r.Header.Get("Authorization") == "" {
-		r = r.Clone(r.Context())
-		r.Header.Set("Authorization", "Bearer "+token)
+	if token := *t.conn.token.Load(); token != "" && request.Header.Get("Authorization") == "" {
+		request = request.Clone(request.Context())
+		request.Header.Set("Authorization", "Bearer "+token)
 	}
 
-	response, err := t.next.RoundTrip(r)
+	response, err := t.next.RoundTrip(request)
 	if err != nil {
 		return nil, err
 	}
@@ -67,8 +67,8 @@ func (t *limitTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 		return nil, err
 	}
 
-	takeRetryAfter(r, response)
-	response.Body = t.limited(r, response)
+	takeRetryAfter(request, response)
+	response.Body = t.limited(request, response)
 	return response, nil
 }
 
@@ -218,21 +218,21 @@ func (f readerFunc) Read(into []byte) (int, error) { return f(into) }
 
 // readLimited reads no more bytes than there may be.
 func (b *limitedBody) readLimited(into []byte) (int, error) {
-	n, err := b.ReadCloser.Read(into)
-	b.received.Add(int64(n))
+	size, err := b.ReadCloser.Read(into)
+	b.received.Add(int64(size))
 	if b.watch {
-		return n, err
+		return size, err
 	}
 
-	b.own += int64(n)
+	b.own += int64(size)
 	exceeded := int64(0)
-	switch all := b.conn.buffered.Add(int64(n)); {
+	switch all := b.conn.buffered.Add(int64(size)); {
 	case b.own > b.maxOwn:
 		exceeded = b.maxOwn
 	case all > maxResponses:
 		exceeded = maxResponses
 	default:
-		return n, err
+		return size, err
 	}
 	return 0, newResponseError("what the API server answers at once is larger than %d KiB", exceeded>>10)
 }

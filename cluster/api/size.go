@@ -90,12 +90,12 @@ func (c *content) errEvent() error {
 	return newResponseError("an event is larger than %d MiB", c.maxEvent>>20)
 }
 
-func (c *content) addEvents(b []byte) error {
-	for len(b) > 0 {
+func (c *content) addEvents(data []byte) error {
+	for len(data) > 0 {
 		if c.left == 0 {
-			n := min(4-len(c.header), len(b))
-			c.header = append(c.header, b[:n]...)
-			b = b[n:]
+			n := min(4-len(c.header), len(data))
+			c.header = append(c.header, data[:n]...)
+			data = data[n:]
 			if len(c.header) < 4 {
 				return nil
 			}
@@ -108,8 +108,8 @@ func (c *content) addEvents(b []byte) error {
 			continue
 		}
 
-		event := b[:min(c.left, len(b))]
-		b = b[len(event):]
+		event := data[:min(c.left, len(data))]
+		data = data[len(event):]
 		if c.left -= len(event); c.left > 0 || c.message != nil {
 			c.message = append(c.message, event...)
 			event = c.message
@@ -249,24 +249,24 @@ func (t *messageType) set(number int, f fieldType) {
 	t.fields[number] = f
 }
 
-func (m *messageTypes) field(t reflect.Type) fieldType {
-	switch t.Kind() {
+func (m *messageTypes) field(typ reflect.Type) fieldType {
+	switch typ.Kind() {
 	case reflect.Pointer:
-		f := m.field(t.Elem())
-		f.size += int(t.Elem().Size())
+		f := m.field(typ.Elem())
+		f.size += int(typ.Elem().Size())
 		return f
 	case reflect.Struct:
-		message := m.of(t)
+		message := m.of(typ)
 		if message.fields == nil { // one that decodes itself, such as Time
 			return fieldType{perByte: 1}
 		}
 		return fieldType{perByte: 1, message: message}
 	case reflect.Slice:
-		size := 2 * int(t.Elem().Size()) // a slice that grows is there twice
-		switch f := m.field(t.Elem()); {
-		case t.Elem().Kind() == reflect.Uint8:
+		size := 2 * int(typ.Elem().Size()) // a slice that grows is there twice
+		switch f := m.field(typ.Elem()); {
+		case typ.Elem().Kind() == reflect.Uint8:
 			return fieldType{perByte: 1}
-		case t.Name() != "" || f.message == nil: // it has elements of a byte or more
+		case typ.Name() != "" || f.message == nil: // it has elements of a byte or more
 			return fieldType{size: size, perByte: size}
 		default:
 			f.size += size
@@ -275,9 +275,9 @@ func (m *messageTypes) field(t reflect.Type) fieldType {
 	case reflect.Map:
 		const entry = 64
 		message := &messageType{}
-		message.set(1, m.field(t.Key()))
-		message.set(2, m.field(t.Elem()))
-		return fieldType{size: 2 * (entry + int(t.Key().Size()+t.Elem().Size())), message: message}
+		message.set(1, m.field(typ.Key()))
+		message.set(2, m.field(typ.Elem()))
+		return fieldType{size: 2 * (entry + int(typ.Key().Size()+typ.Elem().Size())), message: message}
 	default:
 		return fieldType{perByte: 1}
 	}
@@ -285,13 +285,13 @@ func (m *messageTypes) field(t reflect.Type) fieldType {
 
 var errMessage = newResponseError("what the API server answers is no message of protobuf")
 
-// add adds what a message takes to n, and stops where that is more than most. What
+// add adds what a message takes to total, and stops where that is more than most. What
 // has no type is not decoded.
-func (t *messageType) add(n int, message []byte, most int) (int, error) {
-	for len(message) > 0 && n <= most {
+func (t *messageType) add(total int, message []byte, most int) (int, error) {
+	for len(message) > 0 && total <= most {
 		number, value, left := nextField(message)
 		if left < 0 {
-			return n, errMessage
+			return total, errMessage
 		}
 		size := len(message) - left
 		message = message[size:]
@@ -300,18 +300,18 @@ func (t *messageType) add(n int, message []byte, most int) (int, error) {
 		}
 
 		f := &t.fields[number]
-		n += f.size
+		total += f.size
 		if f.message == nil || value == nil {
-			n += f.perByte * size
+			total += f.perByte * size
 			continue
 		}
 
 		var err error
-		if n, err = f.message.add(n, value, most); err != nil {
-			return n, err
+		if total, err = f.message.add(total, value, most); err != nil {
+			return total, err
 		}
 	}
-	return n, nil
+	return total, nil
 }
 
 // nextField returns the number of the first field of a message, its value if it is bytes, and how many bytes
@@ -326,19 +326,19 @@ func nextField(message []byte) (number int, value []byte, left int) {
 		return int(message[0] >> numberShift), message[2:end], len(message) - end
 	}
 
-	n, wireType, tag := protowire.ConsumeTag(message)
+	fieldNumber, wireType, tag := protowire.ConsumeTag(message)
 	if tag < 0 {
 		return 0, nil, -1
 	}
 
-	size := protowire.ConsumeFieldValue(n, wireType, message[tag:])
+	size := protowire.ConsumeFieldValue(fieldNumber, wireType, message[tag:])
 	if size < 0 {
 		return 0, nil, -1
 	}
 	if wireType == protowire.BytesType {
 		value, _ = protowire.ConsumeBytes(message[tag:])
 	}
-	return int(n), value, len(message) - tag - size
+	return int(fieldNumber), value, len(message) - tag - size
 }
 
 // objectSize returns about how much memory an object of Kubernetes takes when it is decoded from protobuf.

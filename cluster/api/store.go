@@ -281,44 +281,44 @@ func (s *Store[R]) NewListing() Listing {
 }
 
 func (l *listing[R]) Update(object any) error {
-	k, err := l.store.reduce(object)
+	entry, err := l.store.reduce(object)
 	if err != nil {
 		return err
 	}
-	if !k.ok {
-		delete(l.objects, k.key)
+	if !entry.ok {
+		delete(l.objects, entry.key)
 		return nil
 	}
 
 	if share := l.store.share; share != nil {
-		share.listed += int64(k.size.units)
-		if !l.admit(k) {
+		share.listed += int64(entry.size.units)
+		if !l.admit(entry) {
 			return nil
 		}
 	}
-	l.objects[k.key] = k
+	l.objects[entry.key] = entry
 	return nil
 }
 
 // admit charges an object, and reports whether there is room for it. One that was accepted before, and that
 // has outgrown the Budget, stays as it was.
-func (l *listing[R]) admit(k *reduced[R]) bool {
-	s := l.store
-	old, known := s.get(k.key)
-	twice, again := l.objects[k.key]
+func (l *listing[R]) admit(entry *reduced[R]) bool {
+	store := l.store
+	old, known := store.get(entry.key)
+	twice, again := l.objects[entry.key]
 	switch {
 	case again:
 		old.size = twice.size
 	case !known:
-		return l.admitNew(k)
+		return l.admitNew(entry)
 	}
 
-	if s.share.charge(old.size, k.size, true) {
+	if store.share.charge(old.size, entry.size, true) {
 		return true
 	}
-	s.share.recordRefusal(k.key, k.size, true)
+	store.share.recordRefusal(entry.key, entry.size, true)
 	if !again {
-		l.objects[k.key] = &reduced[R]{k.key, old.record, true, old.size}
+		l.objects[entry.key] = &reduced[R]{entry.key, old.record, true, old.size}
 	}
 	return false
 }
@@ -326,12 +326,12 @@ func (l *listing[R]) admit(k *reduced[R]) bool {
 // admitNew makes room for a new object at the cost of new ones that come after it by name. All
 // that was taken comes before all that was refused: the last of taken, once it is given up, is
 // the first of what was refused.
-func (l *listing[R]) admitNew(k *reduced[R]) bool {
-	s := l.store.share
-	beyond := l.refused != nil && l.refused.Compare(k.key) < 0
-	if !beyond && s.charge(usage{}, k.size, false) {
+func (l *listing[R]) admitNew(entry *reduced[R]) bool {
+	share := l.store.share
+	beyond := l.refused != nil && l.refused.Compare(entry.key) < 0
+	if !beyond && share.charge(usage{}, entry.size, false) {
 		if l.refused != nil {
-			heap.Push(&l.taken, k.key)
+			heap.Push(&l.taken, entry.key)
 		}
 		return true
 	}
@@ -345,24 +345,24 @@ func (l *listing[R]) admitNew(k *reduced[R]) bool {
 		heap.Init(&l.taken)
 	}
 
-	for !beyond && len(l.taken) > 0 && k.key.Compare(l.taken[0]) < 0 {
+	for !beyond && len(l.taken) > 0 && entry.key.Compare(l.taken[0]) < 0 {
 		last := heap.Pop(&l.taken).(Key)
 		if o, still := l.objects[last]; still { // it was not deleted meanwhile
 			delete(l.objects, last)
-			s.charge(o.size, usage{}, true)
-			s.recordRefusal(last, o.size, false)
+			share.charge(o.size, usage{}, true)
+			share.recordRefusal(last, o.size, false)
 			l.refused = &last
 		}
 
-		if s.charge(usage{}, k.size, false) {
-			heap.Push(&l.taken, k.key)
+		if share.charge(usage{}, entry.size, false) {
+			heap.Push(&l.taken, entry.key)
 			return true
 		}
 	}
 
-	s.recordRefusal(k.key, k.size, false)
-	if l.refused == nil || k.key.Compare(*l.refused) < 0 {
-		l.refused = &k.key
+	share.recordRefusal(entry.key, entry.size, false)
+	if l.refused == nil || entry.key.Compare(*l.refused) < 0 {
+		l.refused = &entry.key
 	}
 	return false
 }
@@ -385,16 +385,16 @@ func (l *listing[R]) Objects() []any {
 
 // Update stores an object that is new or has changed.
 func (s *Store[R]) Update(object any) error {
-	k, err := s.reduce(object)
+	entry, err := s.reduce(object)
 	if err != nil {
 		return err
 	}
 
 	if s.share != nil {
-		old, known := s.get(k.key)
-		isNew := k.ok && !known
-		if isNew && s.share.refusedCount > 0 || !s.share.charge(old.size, k.size, known) {
-			s.share.recordRefusal(k.key, k.size, known)
+		old, known := s.get(entry.key)
+		isNew := entry.ok && !known
+		if isNew && s.share.refusedCount > 0 || !s.share.charge(old.size, entry.size, known) {
+			s.share.recordRefusal(entry.key, entry.size, known)
 			if s.share.isPartial() {
 				s.partial.Store(true)
 			}
@@ -402,12 +402,12 @@ func (s *Store[R]) Update(object any) error {
 		}
 	}
 
-	if k.ok {
-		s.put(k.key, &stored[R]{k.record, k.size})
+	if entry.ok {
+		s.put(entry.key, &stored[R]{entry.record, entry.size})
 	} else {
-		s.put(k.key, nil)
+		s.put(entry.key, nil)
 	}
-	s.changed(k.key)
+	s.changed(entry.key)
 	return nil
 }
 

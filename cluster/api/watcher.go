@@ -215,23 +215,23 @@ func (w *Watcher) Run(ctx context.Context) {
 		return
 	}
 
-	r := &reflector{
+	reflector := &reflector{
 		Watcher: w, shared: w.conn.sharedFor(w), requests: cache.ToListerWatcherWithContext(requests),
 		objects: reflect.TypeOf(w.kind.object), pageLimit: pageSize,
 	}
-	var p restartPause
+	var pause restartPause
 	refusals := refusedBackoff
 
 	for ctx.Err() == nil {
 		_, wake := w.conn.retryNow.Load()
 		began := time.Now()
-		err := r.listAndWatch(ctx)
+		err := reflector.listAndWatch(ctx)
 		if err != nil && ctx.Err() == nil {
 			log.Info("Listing and watching starts over", "error", err.Error())
 		}
 
 		if isExcess(err) {
-			if waitFor(ctx, jitter(refusals), wake, r.relist) == r.relist {
+			if waitFor(ctx, jitter(refusals), wake, reflector.relist) == reflector.relist {
 				refusals = refusedBackoff // the limits may be others
 			} else {
 				refusals = min(2*refusals, maxRefusedBackoff)
@@ -243,11 +243,11 @@ func (w *Watcher) Run(ctx context.Context) {
 		if errors.Is(err, errRelist) {
 			continue // nothing has failed
 		}
-		p.wait(ctx, wake, began)
+		pause.wait(ctx, wake, began)
 	}
 
-	if r.fits != nil {
-		r.fits.Stop()
+	if reflector.fits != nil {
+		reflector.fits.Stop()
 	}
 }
 
@@ -598,7 +598,7 @@ func (r *reflector) listAndWatch(ctx context.Context) error {
 	}
 
 	r.received.Store(0)
-	w, version, err := r.list(context.WithValue(ctx, receivedKey{}, &r.received))
+	opened, version, err := r.list(context.WithValue(ctx, receivedKey{}, &r.received))
 	r.recordExcess(err)
 	if err != nil {
 		return err
@@ -614,33 +614,33 @@ func (r *reflector) listAndWatch(ctx context.Context) error {
 	r.version = version
 	live, err := joined.goLive(version)
 	if live || err != nil {
-		r.closeWatch(w)
+		r.closeWatch(opened)
 		if err != nil {
 			return err
 		}
 		return r.receive(ctx, joined)
 	}
-	return r.applyChanges(ctx, w, joined)
+	return r.applyChanges(ctx, opened, joined)
 }
 
-// applyChanges stores and forwards the events of a watch of its own, which w is if it is open already. It
+// applyChanges stores and forwards the events of a watch of its own, which opened is if it is open already. It
 // ends when what was missed cannot be had any more, a listing is requested, or there is a relay to join
 // other than that of tried.
-func (r *reflector) applyChanges(ctx context.Context, w openedWatch, tried *receiver) (err error) {
+func (r *reflector) applyChanges(ctx context.Context, opened openedWatch, tried *receiver) (err error) {
 	out := r.startRelay(r.version)
 	defer r.endRelay(out)
 	anew := interrupts{r.relist, func() (bool, <-chan struct{}) { return r.canJoin(tried) }}
-	var p restartPause
+	var pause restartPause
 
 	for {
-		if w.Interface == nil {
-			if w, err = r.openWatch(ctx, metav1.ListOptions{ResourceVersion: r.version}); err != nil {
+		if opened.Interface == nil {
+			if opened, err = r.openWatch(ctx, metav1.ListOptions{ResourceVersion: r.version}); err != nil {
 				return err
 			}
 		}
 
 		_, wake := r.conn.retryNow.Load()
-		err = r.readEvents(w, anew, func(e watch.Event, m metav1.Object) error {
+		err = r.readEvents(opened, anew, func(e watch.Event, m metav1.Object) error {
 			err := r.applyEvent(e, m)
 			if err == nil {
 				out.forward(e, m)
@@ -648,15 +648,15 @@ func (r *reflector) applyChanges(ctx context.Context, w openedWatch, tried *rece
 			return err
 		})
 
-		r.closeWatch(w)
+		r.closeWatch(opened)
 		if err != nil || ctx.Err() != nil {
 			return err
 		}
 		if can, _ := r.canJoin(nil); can {
 			return errRejoin
 		}
-		p.wait(ctx, wake, w.at) // a server that hangs up at once must not be asked in a tight loop
-		w = openedWatch{}
+		pause.wait(ctx, wake, opened.at) // a server that hangs up at once must not be asked in a tight loop
+		opened = openedWatch{}
 	}
 }
 
@@ -696,23 +696,23 @@ var errInterrupted = errors.New("the watch broke off before everything was liste
 func (r *reflector) readStream(w openedWatch) (version string, err error) {
 	listing := r.target.NewListing()
 
-	through, n := errors.New("through"), 0
-	err = r.readEvents(w, interrupts{}, func(e watch.Event, m metav1.Object) error {
+	through, count := errors.New("through"), 0
+	err = r.readEvents(w, interrupts{}, func(event watch.Event, object metav1.Object) error {
 		switch {
-		case e.Type == watch.Bookmark && m.GetAnnotations()[metav1.InitialEventsAnnotationKey] == "true":
-			version = m.GetResourceVersion()
+		case event.Type == watch.Bookmark && object.GetAnnotations()[metav1.InitialEventsAnnotationKey] == "true":
+			version = object.GetResourceVersion()
 			return through
-		case e.Type == watch.Bookmark:
+		case event.Type == watch.Bookmark:
 			return nil
-		case e.Type == watch.Deleted:
-			return listing.Delete(e.Object)
+		case event.Type == watch.Deleted:
+			return listing.Delete(event.Object)
 		default:
-			n++
-			r.recordLag(m, false)
-			if err := listing.Update(e.Object); err != nil {
+			count++
+			r.recordLag(object, false)
+			if err := listing.Update(event.Object); err != nil {
 				return err
 			}
-			return r.recordProgress(n)
+			return r.recordProgress(count)
 		}
 	})
 
@@ -730,7 +730,7 @@ func (r *reflector) readStream(w openedWatch) (version string, err error) {
 // again with fewer objects. If the API server has forgotten the version of the first page before the last
 // one was read, the whole list is requested again with larger pages.
 func (r *reflector) listPages(ctx context.Context) (version string, err error) {
-	listing, n := r.target.NewListing(), 0
+	listing, count := r.target.NewListing(), 0
 	for next := ""; ; {
 		list, err := r.listPage(ctx, next)
 		if next != "" && isExpired(err) {
@@ -740,12 +740,12 @@ func (r *reflector) listPages(ctx context.Context) (version string, err error) {
 			return "", err
 		}
 
-		m, err := meta.ListAccessor(list)
+		listMeta, err := meta.ListAccessor(list)
 		if err != nil {
 			return "", fmt.Errorf("list without metadata: %w", err)
 		}
 		if next == "" {
-			version = m.GetResourceVersion()
+			version = listMeta.GetResourceVersion()
 		}
 
 		err = meta.EachListItem(list, func(object runtime.Object) error {
@@ -760,13 +760,13 @@ func (r *reflector) listPages(ctx context.Context) (version string, err error) {
 			return "", err
 		}
 
-		n += meta.LenList(list)
-		if err := r.recordProgress(n); err != nil {
+		count += meta.LenList(list)
+		if err := r.recordProgress(count); err != nil {
 			return "", err
 		}
 
 		last := next
-		if next = m.GetContinue(); next == "" {
+		if next = listMeta.GetContinue(); next == "" {
 			return version, r.target.Replace(listing.Objects())
 		}
 		if next == last || meta.LenList(list) == 0 {
@@ -795,8 +795,8 @@ func (r *reflector) listPage(ctx context.Context, next string) (list runtime.Obj
 func isExpired(err error) bool { return apierrors.IsResourceExpired(err) || apierrors.IsGone(err) }
 
 // applyEvent stores a change.
-func (r *reflector) applyEvent(e watch.Event, m metav1.Object) error {
-	version := m.GetResourceVersion()
+func (r *reflector) applyEvent(event watch.Event, object metav1.Object) error {
+	version := object.GetResourceVersion()
 	if older(version, r.version) {
 		return fmt.Errorf("version %.20s comes after version %.20s", version, r.version)
 	}
@@ -804,11 +804,11 @@ func (r *reflector) applyEvent(e watch.Event, m metav1.Object) error {
 		r.version = version
 	}
 
-	switch e.Type {
+	switch event.Type {
 	case watch.Bookmark:
 		return checkRefused(r.target)
 	case watch.Deleted:
-		if err := r.target.Delete(e.Object); err != nil {
+		if err := r.target.Delete(event.Object); err != nil {
 			return err
 		}
 		if r.fits == nil && r.target.budgetShare().mayFit() {
@@ -816,8 +816,8 @@ func (r *reflector) applyEvent(e watch.Event, m metav1.Object) error {
 		}
 		return nil
 	default:
-		r.recordLag(m, true)
-		return r.target.Update(e.Object)
+		r.recordLag(object, true)
+		return r.target.Update(event.Object)
 	}
 }
 
@@ -851,7 +851,7 @@ type interrupts struct {
 // error when an event is one, when use returns one, when it is interrupted, or when nothing came for
 // bookmarkLimit.
 func (r *reflector) readEvents(
-	w openedWatch, anew interrupts, use func(watch.Event, metav1.Object) error,
+	opened openedWatch, anew interrupts, use func(watch.Event, metav1.Object) error,
 ) error {
 	silence := time.NewTimer(bookmarkLimit)
 	defer silence.Stop()
@@ -869,7 +869,7 @@ func (r *reflector) readEvents(
 		case <-anew.relist:
 			return errRelist
 		case <-relays: // another one, perhaps
-		case event, open := <-w.ResultChan():
+		case event, open := <-opened.ResultChan():
 			if !open {
 				return nil
 			}
@@ -885,7 +885,7 @@ func (r *reflector) readEvents(
 
 			r.recordContact()
 			if anew.relist != nil { // it is no listing
-				r.conn.pace(w.ctx)
+				r.conn.pace(opened.ctx)
 			}
 			silence.Reset(bookmarkLimit)
 			if m, is := r.metadataOf(event.Object); is { // another costs none
@@ -895,7 +895,7 @@ func (r *reflector) readEvents(
 			}
 		case <-silence.C:
 			return errSilent
-		case <-w.ctx.Done():
+		case <-opened.ctx.Done():
 			return nil
 		}
 	}

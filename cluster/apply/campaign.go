@@ -114,7 +114,7 @@ func (c *Campaign) Add(leaseName string, task Task) {
 // Engage campaigns in one cluster until ctx ends. It is a [cluster.EngageFunc].
 func (c *Campaign) Engage(ctx context.Context, spec *watch.Value[cluster.Spec], conn *api.Connection) {
 	now, _ := spec.Load()
-	t, err := c.newTarget(now, conn)
+	target, err := c.newTarget(now, conn)
 	if err != nil {
 		c.log.Error(err, "Nothing is written into the cluster", "cluster", now.Name)
 		return
@@ -122,11 +122,11 @@ func (c *Campaign) Engage(ctx context.Context, spec *watch.Value[cluster.Spec], 
 
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	if t.Local && c.tasks[OwnLease] != nil {
-		wg.Go(func() { c.readInstallation(ctx, t) })
+	if target.Local && c.tasks[OwnLease] != nil {
+		wg.Go(func() { c.readInstallation(ctx, target) })
 	}
 	for _, name := range c.leases {
-		wg.Go(func() { c.campaign(ctx, t, name, spec) })
+		wg.Go(func() { c.campaign(ctx, target, name, spec) })
 	}
 }
 
@@ -165,24 +165,24 @@ type leaseState struct {
 }
 
 func (c *Campaign) newTarget(spec cluster.Spec, conn *api.Connection) (*Target, error) {
-	t := &Target{
+	target := &Target{
 		Name: spec.Name, Local: spec.Local, Conn: conn, Log: c.log.WithValues("cluster", spec.Name),
 		campaign: c, identity: c.options.Replica + "_" + rand.String(8), leases: map[string]leaseState{},
 	}
-	t.Owners.log = t.Log
+	target.Owners.log = target.Log
 	// The user agent distinguishes replicas in the API server's audit log.
 	client := &http.Client{
-		Transport: transport.NewUserAgentRoundTripper("fingerpost/"+t.identity, conn.HTTPClient.Transport),
+		Transport: transport.NewUserAgentRoundTripper("fingerpost/"+target.identity, conn.HTTPClient.Transport),
 	}
 
 	var err error
-	if t.Client, err = kubernetes.NewForConfigAndClient(conn.Config, client); err != nil {
+	if target.Client, err = kubernetes.NewForConfigAndClient(conn.Config, client); err != nil {
 		return nil, fmt.Errorf("client for writing: %w", err)
 	}
-	if t.Dynamic, err = dynamic.NewForConfigAndClient(conn.Config, client); err != nil {
+	if target.Dynamic, err = dynamic.NewForConfigAndClient(conn.Config, client); err != nil {
 		return nil, fmt.Errorf("client for custom resources: %w", err)
 	}
-	return t, nil
+	return target, nil
 }
 
 var leaseResource = schema.GroupResource{Group: "coordination.k8s.io", Resource: "leases"}
@@ -341,21 +341,21 @@ func (k *candidacy) lead(term context.Context, tasks []Task) error {
 }
 
 // runTask reviews and runs one task, and returns why it waits unless the term has ended.
-func (k *candidacy) runTask(term context.Context, t Task) error {
-	err := t.Review(term, k.Target)
+func (k *candidacy) runTask(term context.Context, task Task) error {
+	err := task.Review(term, k.Target)
 	if err == nil {
-		k.setProblem(t, nil)
-		err = t.Run(term, k.Target)
+		k.setProblem(task, nil)
+		err = task.Run(term, k.Target)
 	}
 	if term.Err() != nil {
 		return nil //nolint:nilerr // an error of the task follows from that
 	}
 
 	if err == nil {
-		err = fmt.Errorf("the %s are not written: the task has ended", t.Name)
+		err = fmt.Errorf("the %s are not written: the task has ended", task.Name)
 	}
-	k.Log.Info("A task of the Lease waits", "lease", k.config.Name, "task", t.Name, "reason", err.Error())
-	k.setProblem(t, err)
+	k.Log.Info("A task of the Lease waits", "lease", k.config.Name, "task", task.Name, "reason", err.Error())
+	k.setProblem(task, err)
 	return err
 }
 
@@ -560,18 +560,18 @@ func (k *candidacy) reportHolder(ctx context.Context, elector *lease.Elector) {
 
 // reportHeld reports that the Lease is held here, and which of the tasks cannot run.
 func (k *candidacy) reportHeld() {
-	s := leaseState{state: cluster.Holding, held: true}
+	state := leaseState{state: cluster.Holding, held: true}
 	k.mu.Lock()
 	for _, name := range slices.Sorted(maps.Keys(k.problems)) {
 		if err := k.problems[name]; err != nil && !errors.Is(err, ErrNothingToWrite) {
-			s.problem = appendProblem(s.problem, err.Error())
+			state.problem = appendProblem(state.problem, err.Error())
 			if cannotRun(err) {
-				s.state = cluster.ReadOnly
+				state.state = cluster.ReadOnly
 			}
 		}
 	}
 	k.mu.Unlock()
-	k.report(s)
+	k.report(state)
 }
 
 // report records the state of the Lease, and reports that of all to the Registry.
@@ -596,31 +596,31 @@ func (k *candidacy) dropReport() {
 
 // writingOf sums up the states of all Leases: Holding if one is, else Standby if one is waited for.
 func writingOf(leases map[string]leaseState) cluster.Writing {
-	var w cluster.Writing
+	var writing cluster.Writing
 	for _, name := range slices.Sorted(maps.Keys(leases)) {
-		s := leases[name]
+		state := leases[name]
 		switch {
-		case s.state == cluster.Holding:
-			w.State = cluster.Holding
-		case w.State != cluster.Holding && s.state != cluster.NotWriting && w.State != cluster.Standby:
-			w.State = s.state
+		case state.state == cluster.Holding:
+			writing.State = cluster.Holding
+		case writing.State != cluster.Holding && state.state != cluster.NotWriting && writing.State != cluster.Standby:
+			writing.State = state.state
 		}
 
-		if s.held {
-			w.Leases = append(w.Leases, name)
+		if state.held {
+			writing.Leases = append(writing.Leases, name)
 		}
-		if s.held || s.state == cluster.Standby {
-			w.Wanted = append(w.Wanted, name)
+		if state.held || state.state == cluster.Standby {
+			writing.Wanted = append(writing.Wanted, name)
 		}
 
-		if s.holder != "" {
-			if w.Holders == nil {
-				w.Holders = map[string]string{}
+		if state.holder != "" {
+			if writing.Holders == nil {
+				writing.Holders = map[string]string{}
 			}
-			w.Holders[name] = s.holder
+			writing.Holders[name] = state.holder
 		}
-		w.Problem = appendProblem(w.Problem, s.problem)
+		writing.Problem = appendProblem(writing.Problem, state.problem)
 	}
 
-	return w
+	return writing
 }

@@ -70,24 +70,24 @@ func LeaseName(installation string) string { return "fingerpost-" + installation
 var namespaceResource = schema.GroupResource{Resource: "namespaces"}
 
 // readInstallation reads which installation this is, in the local cluster, until that succeeds or ctx ends.
-func (c *Campaign) readInstallation(ctx context.Context, t *Target) {
+func (c *Campaign) readInstallation(ctx context.Context, target *Target) {
 	for ctx.Err() == nil {
-		next := c.requestInstallation(ctx, t)
+		next := c.requestInstallation(ctx, target)
 		switch now, _ := c.installation.Load(); {
 		case now.id != "":
 			return
 		case ctx.Err() != nil, next == now:
 		case next.id != "":
-			t.Log.Info("This installation writes under Leases of its own", "installation", next.id)
+			target.Log.Info("This installation writes under Leases of its own", "installation", next.id)
 			c.installation.Store(next)
 			return
 		default:
-			t.Log.Info("Nothing is written into any cluster until the UID of our namespace is known",
+			target.Log.Info("Nothing is written into any cluster until the UID of our namespace is known",
 				"namespace", c.options.Namespace, "error", next.problem)
 			c.installation.Store(next)
 		}
 
-		t.pause(ctx, installationPoll)
+		target.pause(ctx, installationPoll)
 	}
 }
 
@@ -220,52 +220,52 @@ func (t *Target) followClaims(ctx context.Context, wg *sync.WaitGroup) {
 	}
 }
 
-func newClaim(k api.Key, of *lease.Record) (claim, bool) {
+func newClaim(key api.Key, of *lease.Record) (claim, bool) {
 	if of == nil {
 		return claim{}, false
 	}
 	id := of.Marks[InstallationLabel]
-	if id == "" || k.Name != LeaseName(id) || len(validation.IsValidLabelValue(id)) > 0 {
+	if id == "" || key.Name != LeaseName(id) || len(validation.IsValidLabelValue(id)) > 0 {
 		return claim{}, false
 	}
 
-	c := claim{
+	claim := claim{
 		installation: id,
 		created:      of.Created,
 		version:      of.Version,
-		text:         "the installation of Lease " + k.String(),
+		text:         "the installation of Lease " + key.String(),
 	}
 	if in := of.Marks[clusterAnnotation]; in != "" && len(validation.IsValidLabelValue(in)) == 0 {
-		c.text += ", which runs in cluster " + in
+		claim.text += ", which runs in cluster " + in
 	}
 
 	if sources := of.Marks[sourcesAnnotation]; sources != "" {
-		c.sources = strings.SplitN(sources, ",", maxSources+1)
-		c.sources = c.sources[:min(len(c.sources), maxSources)]
+		claim.sources = strings.SplitN(sources, ",", maxSources+1)
+		claim.sources = claim.sources[:min(len(claim.sources), maxSources)]
 	}
 	if of.Holder != "" && of.Duration > 0 {
-		c.until = time.Now().Add(min(of.Duration, maxRenewal)) // the observer's clock
+		claim.until = time.Now().Add(min(of.Duration, maxRenewal)) // the observer's clock
 	}
-	return c, true
+	return claim, true
 }
 
 // recordLease records the state of a Lease. The same state again is no renewal. Renewals change no owner: when the
 // claim would have expired, update finds that it does so later.
-func (o *Owners) recordLease(k api.Key, of *lease.Record) {
-	now, found := newClaim(k, of)
+func (o *Owners) recordLease(key api.Key, of *lease.Record) {
+	now, found := newClaim(key, of)
 	o.mu.Lock()
 	defer o.mu.Unlock()
 
-	old := o.leases[k]
+	old := o.leases[key]
 	switch {
 	case !found:
-		delete(o.leases, k)
+		delete(o.leases, key)
 	case old.version == now.version:
 		return
 	case o.leases == nil:
-		o.leases = map[api.Key]claim{k: now}
+		o.leases = map[api.Key]claim{key: now}
 	default:
-		o.leases[k] = now
+		o.leases[key] = now
 	}
 
 	wasHeld, isLonger := old.until.After(time.Now()), !now.until.Before(old.until)

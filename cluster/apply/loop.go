@@ -148,11 +148,11 @@ func (l *Loop[K]) Enqueue(keys ...K) {
 
 // Follow has a key reconciled whenever the Snapshot of one of the Services changes, until Unfollow or the end of the
 // Loop. A key that follows some already goes on with them.
-func (l *Loop[K]) Follow(k K, refs ...federation.Ref) {
+func (l *Loop[K]) Follow(key K, refs ...federation.Ref) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 
-	if l.followed[k] != nil || l.ended {
+	if l.followed[key] != nil || l.ended {
 		return
 	}
 
@@ -161,8 +161,8 @@ func (l *Loop[K]) Follow(k K, refs ...federation.Ref) {
 			continue
 		}
 		w := l.config.Store.Watch(ref)
-		w.Add(l.bell.Bell(k))
-		l.followed[k] = append(l.followed[k], w)
+		w.Add(l.bell.Bell(key))
+		l.followed[key] = append(l.followed[key], w)
 	}
 }
 
@@ -286,13 +286,13 @@ func (l *Loop[K]) enqueueFollowers(ctx context.Context) {
 
 // reconcileNext reconciles one key, and returns false once the Loop is over.
 func (l *Loop[K]) reconcileNext(ctx context.Context, end context.CancelCauseFunc) bool {
-	k, shutdown := l.queue.Get()
+	key, shutdown := l.queue.Get()
 	if shutdown || ctx.Err() != nil {
 		return false
 	}
 
-	defer l.queue.Done(k)
-	err := l.reconcile(ctx, k)
+	defer l.queue.Done(key)
+	err := l.reconcile(ctx, key)
 	if ctx.Err() != nil {
 		return true
 	}
@@ -304,17 +304,17 @@ func (l *Loop[K]) reconcileNext(ctx context.Context, end context.CancelCauseFunc
 	retry, isRetry := errors.AsType[*Retry](err)
 	switch {
 	case err == nil:
-		l.queue.Forget(k)
+		l.queue.Forget(key)
 		return true
 	case isRetry && retry.After > 0: // it is no failure, and ends a row of them
-		l.queue.Forget(k)
-		l.queue.AddAfter(k, retry.After)
+		l.queue.Forget(key)
+		l.queue.AddAfter(key, retry.After)
 		return true
 	case !isRetry && l.config.Failed != nil:
-		l.config.Failed(k, err, l.queue.NumRequeues(k)+1)
+		l.config.Failed(key, err, l.queue.NumRequeues(key)+1)
 	}
 
-	l.queue.AddRateLimited(k)
+	l.queue.AddRateLimited(key)
 	return true
 }
 

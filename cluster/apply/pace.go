@@ -59,27 +59,27 @@ func NewPace[K comparable](perSecond float64, burst int) *Pace[K] {
 }
 
 // Take returns nil if a key may be written now for a cause, once, or else a [Retry] for its turn.
-func (p *Pace[K]) Take(cause string, k K) error {
+func (p *Pace[K]) Take(cause string, key K) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 
-	if before, waits := p.causeOf[k]; waits && before != cause {
-		p.drop(k)
+	if before, waits := p.causeOf[key]; waits && before != cause {
+		p.drop(key)
 	}
 	now := time.Now()
-	l := p.lineOf(cause, now)
-	place := slices.Index(l.keys, k)
+	line := p.lineOf(cause, now)
+	place := slices.Index(line.keys, key)
 	if place < 0 {
-		place = len(l.keys)
+		place = len(line.keys)
 	}
 
-	missing := float64(place+1) - l.bucket.TokensAt(now)
-	if missing <= 0 && l.bucket.AllowN(now, 1) {
-		p.drop(k)
+	missing := float64(place+1) - line.bucket.TokensAt(now)
+	if missing <= 0 && line.bucket.AllowN(now, 1) {
+		p.drop(key)
 		return nil
 	}
-	if place == len(l.keys) {
-		l.keys, p.causeOf[k] = append(l.keys, k), cause
+	if place == len(line.keys) {
+		line.keys, p.causeOf[key] = append(line.keys, key), cause
 	}
 	wait := time.Duration(missing / float64(p.limit) * float64(time.Second))
 	return &Retry{After: min(max(wait, time.Millisecond), longestWait), Err: ErrPaced}

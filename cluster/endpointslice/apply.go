@@ -16,7 +16,7 @@ import (
 // applyPlan carries out a plan, and returns all that failed. What is refused for one slice, as by a quota
 // or a webhook, keeps no other from being written. Deletions and updates, which remove dead endpoints, go
 // first. It stops if the API server does not respond, or the term is over.
-func (t *sliceWriter) applyPlan(ctx context.Context, svc *serviceRecord, p slicePlan) error {
+func (t *sliceWriter) applyPlan(ctx context.Context, svc *serviceRecord, plan slicePlan) error {
 	api := t.Client.DiscoveryV1().EndpointSlices(svc.Namespace)
 	var failed []error
 	done := func(verb, what string, err error) (goOn bool) {
@@ -28,7 +28,7 @@ func (t *sliceWriter) applyPlan(ctx context.Context, svc *serviceRecord, p slice
 		return ctx.Err() == nil && isResponse(err)
 	}
 
-	for _, es := range p.remove {
+	for _, es := range plan.remove {
 		err := api.Delete(ctx, es.Name, apply.IfUnchanged(es))
 		if apierrors.IsNotFound(err) {
 			err = nil
@@ -41,7 +41,7 @@ func (t *sliceWriter) applyPlan(ctx context.Context, svc *serviceRecord, p slice
 		}
 	}
 
-	for _, es := range p.update {
+	for _, es := range plan.update {
 		updated, err := api.Update(ctx, es, metav1.UpdateOptions{})
 		if err == nil {
 			t.tracker.Update(updated)
@@ -51,11 +51,11 @@ func (t *sliceWriter) applyPlan(ctx context.Context, svc *serviceRecord, p slice
 		}
 	}
 
-	if len(p.create) == 0 || t.isGone(ctx, svc) {
+	if len(plan.create) == 0 || t.isGone(ctx, svc) {
 		return errors.Join(failed...)
 	}
 
-	for _, es := range p.create {
+	for _, es := range plan.create {
 		created, err := api.Create(ctx, es, metav1.CreateOptions{})
 		if apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
 			break

@@ -47,37 +47,37 @@ type portClaim struct {
 }
 
 func newClaims(
-	s *serviceRecord, snapshot *federation.Snapshot, controlPlane string, ownerOf func(source string) string,
+	svc *serviceRecord, snapshot *federation.Snapshot, controlPlane string, ownerOf func(source string) string,
 ) *claims {
-	c := &claims{winners: map[portClaim]bool{}, owners: map[netip.Addr]federation.Cluster{}}
+	claims := &claims{winners: map[portClaim]bool{}, owners: map[netip.Addr]federation.Cluster{}}
 	claimed := map[netip.Addr]int{}
-	forEachClaim(s, snapshot, ownerOf, func(one federation.Claim, _ []discoveryv1.EndpointPort) {
+	forEachClaim(svc, snapshot, ownerOf, func(one federation.Claim, _ []discoveryv1.EndpointPort) {
 		claimed[one.Endpoint().Addr]++
 	})
 
 	contested := map[question][]federation.Claim{}
-	forEachClaim(s, snapshot, ownerOf, func(one federation.Claim, ports []discoveryv1.EndpointPort) {
+	forEachClaim(svc, snapshot, ownerOf, func(one federation.Claim, ports []discoveryv1.EndpointPort) {
 		e := one.Endpoint()
 		if claimed[e.Addr] < 2 {
 			return
 		}
 
-		c.owners[e.Addr] = ""
+		claims.owners[e.Addr] = ""
 		for _, p := range ports {
-			declared := slices.IndexFunc(s.ports, func(own corev1.ServicePort) bool { return own.Name == *p.Name })
-			at := question{declared, s.hostnameOf(e)}
+			declared := slices.IndexFunc(svc.ports, func(own corev1.ServicePort) bool { return own.Name == *p.Name })
+			at := question{declared, svc.hostnameOf(e)}
 			one.Port = uint16(*p.Port)
 			contested[at] = append(contested[at], one)
 		}
 	})
 
 	for _, at := range slices.SortedFunc(maps.Keys(contested), question.compareQuestions) {
-		q := federation.Query{Port: uint16(s.ports[at.port].Port), ControlPlane: controlPlane}
+		q := federation.Query{Port: uint16(svc.ports[at.port].Port), ControlPlane: controlPlane}
 		for _, winner := range snapshot.Winners(q, contested[at]) {
-			c.addWinner(s.ports[at.port].Name, winner)
+			claims.addWinner(svc.ports[at.port].Name, winner)
 		}
 	}
-	return c
+	return claims
 }
 
 // question is what readers of slices ask for.
@@ -101,22 +101,22 @@ func (c *claims) addWinner(port string, winner federation.Claim) {
 
 // forEachClaim calls do for each endpoint that may be written, with the Service's ports there.
 func forEachClaim(
-	s *serviceRecord, snapshot *federation.Snapshot, ownerOf func(source string) string,
+	svc *serviceRecord, snapshot *federation.Snapshot, ownerOf func(source string) string,
 	do func(federation.Claim, []discoveryv1.EndpointPort),
 ) {
-	for _, m := range snapshot.Members {
-		if !mayWrite(m, ownerOf) {
+	for _, member := range snapshot.Members {
+		if !mayWrite(member, ownerOf) {
 			continue
 		}
 
-		for _, slice := range m.View.Slices {
-			ports := portsAtMember(s, m.View, slice)
+		for _, slice := range member.View.Slices {
+			ports := portsAtMember(svc, member.View, slice)
 			if len(ports) == 0 {
 				continue
 			}
 			for i, e := range slice.Endpoints {
-				if slices.Contains(s.families, familyOf(e.Addr)) {
-					do(federation.Claim{Member: m, Slice: slice, Index: i}, ports)
+				if slices.Contains(svc.families, familyOf(e.Addr)) {
+					do(federation.Claim{Member: member, Slice: slice, Index: i}, ports)
 				}
 			}
 		}

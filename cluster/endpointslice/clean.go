@@ -14,11 +14,11 @@ import (
 )
 
 // deleteOwn deletes all slices that this installation wrote into a cluster.
-func (w *Writer) deleteOwn(term context.Context, t *apply.Target) error {
+func (w *Writer) deleteOwn(term context.Context, target *apply.Target) error {
 	own := labels.Set{
-		discoveryv1.LabelManagedBy: view.ManagedBy, installationLabel: t.Installation(),
+		discoveryv1.LabelManagedBy: view.ManagedBy, installationLabel: target.Installation(),
 	}
-	client := t.Client.DiscoveryV1()
+	client := target.Client.DiscoveryV1()
 	list, err := client.EndpointSlices(metav1.NamespaceAll).List(term, metav1.ListOptions{LabelSelector: own.String()})
 	if err != nil {
 		return err
@@ -35,12 +35,12 @@ func (w *Writer) deleteOwn(term context.Context, t *apply.Target) error {
 			failed = append(failed, err)
 			continue
 		}
-		w.count(w.metrics.writes, t.Name, view.ManagedBy, "delete")
+		w.count(w.metrics.writes, target.Name, view.ManagedBy, "delete")
 	}
 
 	if len(failed) > 0 {
 		return errors.Join(failed...)
 	}
-	t.Log.Info("Deleted all slices written into the cluster: none are wanted any more", "slices", len(list.Items))
+	target.Log.Info("Deleted all slices written into the cluster: none are wanted any more", "slices", len(list.Items))
 	return nil
 }

@@ -38,18 +38,18 @@ func newServiceEvents(to events.EventRecorder) *serviceEvents {
 
 // recordChange records what is new about a Service that was created, and old is nil, changed or deleted, and now is
 // nil.
-func (e *serviceEvents) recordChange(k key, old, now *serviceRecord) {
+func (e *serviceEvents) recordChange(service key, old, now *serviceRecord) {
 	if now != nil && now.misread != "" && (old == nil || old.misread != now.misread) {
 		e.warn(now, "Misread", now.misread)
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if now == nil || len(now.policyClusters) == 0 {
-		delete(e.naming, k)
-		delete(e.reported, k)
+		delete(e.naming, service)
+		delete(e.reported, service)
 		return
 	}
-	e.naming[k] = now
+	e.naming[service] = now
 	e.warnOfUnknown(now)
 }
 
@@ -77,19 +77,19 @@ func (e *serviceEvents) setLinked(names []string) {
 }
 
 // warnOfUnknown records which clusters of a policy are not linked, if that was not reported before. It needs e.mu.
-func (e *serviceEvents) warnOfUnknown(s *serviceRecord) {
+func (e *serviceEvents) warnOfUnknown(svc *serviceRecord) {
 	if e.linked == nil {
 		return
 	}
 	var unknown []string
-	for _, name := range s.policyClusters {
+	for _, name := range svc.policyClusters {
 		if _, linked := slices.BinarySearch(e.linked, name); !linked {
 			unknown = append(unknown, name)
 		}
 	}
 
 	if unknown == nil {
-		delete(e.reported, s.key)
+		delete(e.reported, svc.key)
 		return
 	}
 	text := "its policy names clusters that are not linked, which count for nothing: " +
@@ -98,9 +98,9 @@ func (e *serviceEvents) warnOfUnknown(s *serviceRecord) {
 		text += fmt.Sprintf(" and %d more", more)
 	}
 
-	if e.reported[s.key] != text {
-		e.reported[s.key] = text
-		e.warn(s, "PolicyUnknownCluster", text)
+	if e.reported[svc.key] != text {
+		e.reported[svc.key] = text
+		e.warn(svc, "PolicyUnknownCluster", text)
 	}
 }
 

@@ -134,24 +134,24 @@ func newWorkloadRecord(u *unstructured.Unstructured) (*workloadRecord, error) {
 		return nil, err
 	}
 
-	w := &workloadRecord{
+	workload := &workloadRecord{
 		key: key{Namespace: api.Intern(parsed.Namespace), Name: parsed.Name},
 		uid: parsed.UID, labels: firstLabels(parsed.Labels, maxLabels, corev1.LabelTopologyZone),
 		ready: parsed.Ready(),
 	}
 	for _, ip := range parsed.Spec.WorkloadIPs[:min(len(parsed.Spec.WorkloadIPs), maxAddresses)] {
 		if addr, is := view.ParseIP(ip.IP); is && view.IsUsable(addr) {
-			w.addrs = append(w.addrs, addr)
+			workload.addrs = append(workload.addrs, addr)
 		}
 	}
 
 	for _, p := range parsed.Spec.Ports[:min(len(parsed.Spec.Ports), maxPorts)] {
 		if len(validation.IsValidPortNum(int(p.Port))) == 0 {
 			p.Name, p.Protocol = api.Intern(p.Name), protocolOf(p.Protocol)
-			w.ports = append(w.ports, p)
+			workload.ports = append(workload.ports, p)
 		}
 	}
-	return w, nil
+	return workload, nil
 }
 
 func (w *workloadRecord) zone() string { return w.labels[corev1.LabelTopologyZone] }
@@ -177,19 +177,19 @@ func affectedServices(old, now *workloadRecord, services []*serviceRecord) (keys
 
 // externalGroups returns the endpoints that a Service has of ExternalWorkloads of its namespace, in the
 // order of their names.
-func externalGroups(s *serviceRecord, workloads []*workloadRecord) []*group {
+func externalGroups(svc *serviceRecord, workloads []*workloadRecord) []*group {
 	groups := grouping{}
 	for _, w := range workloads {
-		if !s.selectsWorkload(w.labels) {
+		if !svc.selectsWorkload(w.labels) {
 			continue
 		}
-		ports := portsAtWorkload(s, w)
-		if len(ports) == 0 && len(s.ports) > 0 {
+		ports := portsAtWorkload(svc, w)
+		if len(ports) == 0 && len(svc.ports) > 0 {
 			continue // it documents none of them
 		}
 
-		for _, family := range s.families {
-			e := externalEndpoint(s, w, family)
+		for _, family := range svc.families {
+			e := externalEndpoint(svc, w, family)
 			if len(e.Addresses) == 0 {
 				continue
 			}
@@ -199,49 +199,54 @@ func externalGroups(s *serviceRecord, workloads []*workloadRecord) []*group {
 	}
 
 	for _, g := range groups {
-		g.meta = s.meta(externalManagedBy, true)
-		g.meta.GenerateName = "linkerd-external-" + s.Name + "-"
+		g.meta = svc.meta(externalManagedBy, true)
+		g.meta.GenerateName = "linkerd-external-" + svc.Name + "-"
 	}
 	return groups.sorted()
 }
 
 // externalEndpoint returns the endpoint of a workload, with its addresses of one family.
-func externalEndpoint(s *serviceRecord, w *workloadRecord, family discoveryv1.AddressType) discoveryv1.Endpoint {
-	e := discoveryv1.Endpoint{
-		Conditions: discoveryv1.EndpointConditions{Ready: &w.ready, Serving: &w.ready, Terminating: new(false)},
+func externalEndpoint(
+	svc *serviceRecord, workload *workloadRecord, family discoveryv1.AddressType,
+) discoveryv1.Endpoint {
+	endpoint := discoveryv1.Endpoint{
+		Conditions: discoveryv1.EndpointConditions{
+			Ready: &workload.ready, Serving: &workload.ready, Terminating: new(false),
+		},
 		TargetRef: &corev1.ObjectReference{
-			Kind: linkerd.ExternalWorkloadKind, Namespace: w.Namespace, Name: w.Name, UID: w.uid,
+			Kind: linkerd.ExternalWorkloadKind, Namespace: workload.Namespace, Name: workload.Name, UID: workload.uid,
 		},
 	}
 
-	for _, addr := range w.addrs {
+	for _, addr := range workload.addrs {
 		if familyOf(addr) == family {
-			e.Addresses = append(e.Addresses, addr.String())
+			endpoint.Addresses = append(endpoint.Addresses, addr.String())
 		}
 	}
 
-	if zone := w.zone(); zone != "" {
-		e.Zone = &zone
+	if zone := workload.zone(); zone != "" {
+		endpoint.Zone = &zone
 	}
-	if s.headless && len(validation.IsDNS1123Label(w.Name)) == 0 {
-		e.Hostname = &w.Name
+	if svc.headless && len(validation.IsDNS1123Label(workload.Name)) == 0 {
+		endpoint.Hostname = &workload.Name
 	}
-	return e
+	return endpoint
 }
 
 // portsAtWorkload returns the Service's ports at a workload: those whose target the workload documents.
-func portsAtWorkload(s *serviceRecord, w *workloadRecord) (ports []discoveryv1.EndpointPort) {
-	for _, p := range s.ports {
-		i := slices.IndexFunc(w.ports, func(own linkerd.WorkloadPort) bool {
-			leads := own.Port == cmp.Or(p.TargetPort.IntVal, p.Port)
-			if p.TargetPort.Type == intstr.String {
-				leads = own.Name == p.TargetPort.StrVal
+func portsAtWorkload(svc *serviceRecord, workload *workloadRecord) (ports []discoveryv1.EndpointPort) {
+	for _, port := range svc.ports {
+		i := slices.IndexFunc(workload.ports, func(own linkerd.WorkloadPort) bool {
+			leads := own.Port == cmp.Or(port.TargetPort.IntVal, port.Port)
+			if port.TargetPort.Type == intstr.String {
+				leads = own.Name == port.TargetPort.StrVal
 			}
-			return leads && own.Protocol == protocolOf(p.Protocol)
+			return leads && own.Protocol == protocolOf(port.Protocol)
 		})
 		if i >= 0 {
 			ports = append(ports, discoveryv1.EndpointPort{
-				Name: &p.Name, Port: &w.ports[i].Port, Protocol: &w.ports[i].Protocol, AppProtocol: p.AppProtocol,
+				Name: &port.Name, Port: &workload.ports[i].Port,
+				Protocol: &workload.ports[i].Protocol, AppProtocol: port.AppProtocol,
 			})
 		}
 	}

@@ -167,19 +167,19 @@ func (f *federatedSlices) desired(svc *serviceRecord) desiredSlices {
 	f.reportPrivate(svc, all, snapshot.Members)
 
 	options, who := f.writer.options, f.ownership()
-	d := desiredSlices{
+	desired := desiredSlices{
 		maxSlices: options.MaxSlices,
 		confirm: func(ctx context.Context, now *corev1.Service, source string, gone addresses) error {
 			return f.confirmMembers(ctx, now, snapshot, who, source, gone)
 		},
 	}
 
-	d.groups, d.keep = federatedGroups(svc, snapshot, options.Namespace, who, true)
-	d.undivided = func() []*group {
+	desired.groups, desired.keep = federatedGroups(svc, snapshot, options.Namespace, who, true)
+	desired.undivided = func() []*group {
 		all, _ := federatedGroups(svc, snapshot, options.Namespace, who, false)
 		return all
 	}
-	return d
+	return desired
 }
 
 // confirmMembers returns an error unless a Service, as it is now, still has the same members, and addresses of a
@@ -275,7 +275,7 @@ func (f *federatedSlices) ownership() ownership {
 // endpoints are those whose claims to their addresses count, and of each member what its share of the traffic has;
 // otherwise they are all.
 func federatedGroups(
-	s *serviceRecord, snapshot *federation.Snapshot, controlPlane string, who ownership, choose bool,
+	svc *serviceRecord, snapshot *federation.Snapshot, controlPlane string, who ownership, choose bool,
 ) (groups []*group, keep func(*discoveryv1.EndpointSlice) bool) {
 	unknown, linked := map[string]bool{}, map[string]bool{}
 
@@ -292,14 +292,14 @@ func federatedGroups(
 		}
 	}
 
-	if !s.optIn || snapshot.View.Composition == nil || s.external {
+	if !svc.optIn || snapshot.View.Composition == nil || svc.external {
 		return nil, keep
 	}
 	waits = !who.held
 	all := grouping{}
 	chosen := &choice{}
 	if choose {
-		chosen = chooseEndpoints(s, snapshot, controlPlane, who.ownerOf)
+		chosen = chooseEndpoints(svc, snapshot, controlPlane, who.ownerOf)
 	}
 
 	for _, m := range snapshot.Members {
@@ -311,16 +311,16 @@ func federatedGroups(
 		}
 
 		for _, slice := range m.View.Slices {
-			if ports := portsAtMember(s, m.View, slice); len(ports) > 0 {
-				all.addEndpoints(s, m, slice, ports, controlPlane, chosen)
+			if ports := portsAtMember(svc, m.View, slice); len(ports) > 0 {
+				all.addEndpoints(svc, m, slice, ports, controlPlane, chosen)
 			}
 		}
 	}
 
 	all.boundIdentities()
 	for _, g := range all {
-		g.meta = s.meta(view.ManagedBy, false)
-		g.meta.GenerateName = "fingerpost-" + s.Name + "-"
+		g.meta = svc.meta(view.ManagedBy, false)
+		g.meta.GenerateName = "fingerpost-" + svc.Name + "-"
 		g.meta.Labels[SourceLabel] = g.source
 		g.meta.Labels[installationLabel] = who.installation
 		if g.identity != "" {
@@ -374,10 +374,10 @@ func (g grouping) boundIdentities() {
 func portsAtMember(
 	s *serviceRecord, member *federation.View, slice *federation.Slice,
 ) (ports []discoveryv1.EndpointPort) {
-	for _, p := range s.ports {
-		protocol := protocolOf(p.Protocol)
+	for _, servicePort := range s.ports {
+		protocol := protocolOf(servicePort.Protocol)
 		transport, _ := federation.TransportOf(string(protocol))
-		declared, found := member.PortOf(uint16(p.Port), transport)
+		declared, found := member.PortOf(uint16(servicePort.Port), transport)
 		if !found {
 			continue
 		}
@@ -389,7 +389,8 @@ func portsAtMember(
 
 		own := slice.Ports[i]
 		port := discoveryv1.EndpointPort{
-			Name: &p.Name, Port: new(int32(own.Number)), Protocol: &protocol, AppProtocol: p.AppProtocol,
+			Name: &servicePort.Name, Port: new(int32(own.Number)),
+			Protocol: &protocol, AppProtocol: servicePort.AppProtocol,
 		}
 		if own.App != "" && port.AppProtocol == nil {
 			port.AppProtocol = &own.App
@@ -419,34 +420,34 @@ func (g grouping) addEndpoints(
 			continue
 		}
 
-		e := discoveryv1.Endpoint{
+		endpoint := discoveryv1.Endpoint{
 			Addresses: []string{from.Addr.String()},
 			Conditions: discoveryv1.EndpointConditions{
 				Ready: new(from.Ready), Serving: new(from.Serving), Terminating: new(from.Terminating),
 			},
 		}
 		if from.Zone != (federation.Name{}) {
-			e.Zone = new(from.Zone.String())
+			endpoint.Zone = new(from.Zone.String())
 		}
 
 		if hostname != "" {
-			e.Hostname = &hostname
+			endpoint.Hostname = &hostname
 		}
 
-		t := traits{family: family, source: string(origin.Cluster)}
+		traits := traits{family: family, source: string(origin.Cluster)}
 		switch w := from.Workload; {
 		case w == nil:
 		case origin.Home:
-			e.TargetRef = targetRef(w)
+			endpoint.TargetRef = targetRef(w)
 			if from.Node != (federation.Name{}) {
-				e.NodeName = new(from.Node.String())
+				endpoint.NodeName = new(from.Node.String())
 			}
 		case !skipsAny(w, ports):
-			t.identity = w.Identity(controlPlane, origin.TrustDomain)
+			traits.identity = w.Identity(controlPlane, origin.TrustDomain)
 		}
 
-		into := g.groupFor(t, ports)
-		into.endpoints = append(into.endpoints, e)
+		into := g.groupFor(traits, ports)
+		into.endpoints = append(into.endpoints, endpoint)
 	}
 }
 

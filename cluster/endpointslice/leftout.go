@@ -8,25 +8,25 @@ import (
 
 // applied implements content. It reports the endpoints that are in no slice of the cluster: the sums of each source
 // cluster that has slices there, when they change.
-func (f *federatedSlices) applied(k key, now map[string]int) {
+func (f *federatedSlices) applied(service key, now map[string]int) {
 	if now == nil {
-		f.setPrivate(k, 0)
+		f.setPrivate(service, 0)
 	}
 
-	for source, sum := range f.sumLeftOut(k, now) {
+	for source, sum := range f.sumLeftOut(service, now) {
 		f.writer.metrics.leftOut.WithLabelValues(f.Name, source).Set(float64(sum.Excess))
 		if f.Local {
 			f.writer.registry.ReportLeftOut(source, sum)
 		}
 		if n := now[source]; n != 0 {
 			f.Log.Info("Endpoints are in no slice: they would take more slices than -max-slices-per-source allows",
-				"service", k.String(), "source", source, "endpoints", n)
+				"service", service.String(), "source", source, "endpoints", n)
 		}
 	}
 }
 
 // sumLeftOut records how many endpoints are left out of a Service's slices, and returns the sums that have changed.
-func (f *federatedSlices) sumLeftOut(k key, now map[string]int) map[string]cluster.LeftOut {
+func (f *federatedSlices) sumLeftOut(service key, now map[string]int) map[string]cluster.LeftOut {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	changed := map[string]cluster.LeftOut{}
@@ -38,11 +38,11 @@ func (f *federatedSlices) sumLeftOut(k key, now map[string]int) map[string]clust
 	}
 
 	for source, byService := range f.leftOut {
-		if byService[k] != now[source] {
+		if byService[service] != now[source] {
 			changed[source] = cluster.LeftOut{}
-			delete(byService, k)
+			delete(byService, service)
 			if now[source] != 0 {
-				byService[k] = now[source]
+				byService[service] = now[source]
 			}
 		}
 	}

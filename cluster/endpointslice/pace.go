@@ -65,18 +65,18 @@ func (p paces) dropOthers(k key, sources map[string]int) {
 
 // applyInTurn carries out the plan of one source cluster. What it is to create may have to wait; the rest is not
 // kept waiting for it.
-func (t *sliceWriter) applyInTurn(ctx context.Context, svc *serviceRecord, p sourcePlan) error {
-	turn := turn{svc.key, p.source}
-	if len(p.create) == 0 || p.source == "" || p.source == t.Name {
+func (t *sliceWriter) applyInTurn(ctx context.Context, svc *serviceRecord, plan sourcePlan) error {
+	turn := turn{svc.key, plan.source}
+	if len(plan.create) == 0 || plan.source == "" || plan.source == t.Name {
 		t.paces.drop(turn)
-		return t.applyPlan(ctx, svc, p.slicePlan)
+		return t.applyPlan(ctx, svc, plan.slicePlan)
 	}
 
 	paced := t.paces.take(turn)
 	if paced != nil {
-		p.create = nil
+		plan.create = nil
 	}
-	if err := t.applyPlan(ctx, svc, p.slicePlan); err != nil {
+	if err := t.applyPlan(ctx, svc, plan.slicePlan); err != nil {
 		return err
 	}
 	return paced

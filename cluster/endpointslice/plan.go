@@ -111,11 +111,11 @@ func traitsOf(es *discoveryv1.EndpointSlice) traits {
 // still wanted stay where they are, others go where the fewest slices change, and a slice that is no longer
 // needed becomes a new one.
 func planFor(svc *serviceRecord, groups []*group, have []*discoveryv1.EndpointSlice) slicePlan {
-	var p slicePlan
+	var plan slicePlan
 	left := map[groupKey][]*discoveryv1.EndpointSlice{}
 	for _, es := range have {
 		if !svc.owns(es) { // it was created for a former Service of this name
-			p.remove = append(p.remove, es)
+			plan.remove = append(plan.remove, es)
 			continue
 		}
 		k := newGroupKey(traitsOf(es), es.Ports)
@@ -124,30 +124,30 @@ func planFor(svc *serviceRecord, groups []*group, have []*discoveryv1.EndpointSl
 
 	for _, g := range groups {
 		k := newGroupKey(g.traits, g.ports)
-		p.fill(g, left[k])
+		plan.fill(g, left[k])
 		delete(left, k)
 	}
 
 	for _, unwanted := range left {
-		p.remove = append(p.remove, unwanted...)
+		plan.remove = append(plan.remove, unwanted...)
 	}
-	slices.SortFunc(p.remove, func(a, b *discoveryv1.EndpointSlice) int { return strings.Compare(a.Name, b.Name) })
-	p.reuse(svc)
-	return p
+	slices.SortFunc(plan.remove, func(a, b *discoveryv1.EndpointSlice) int { return strings.Compare(a.Name, b.Name) })
+	plan.reuse(svc)
+	return plan
 }
 
 // fill distributes a group over the slices that hold some of it, and over new ones.
-func (p *slicePlan) fill(g *group, have []*discoveryv1.EndpointSlice) {
-	wanted, order := endpointsliceutil.EndpointSet{}, make(map[*discoveryv1.Endpoint]int, len(g.endpoints))
-	for i := range g.endpoints {
-		e := &g.endpoints[i]
+func (p *slicePlan) fill(group *group, have []*discoveryv1.EndpointSlice) {
+	wanted, order := endpointsliceutil.EndpointSet{}, make(map[*discoveryv1.Endpoint]int, len(group.endpoints))
+	for i := range group.endpoints {
+		e := &group.endpoints[i]
 		wanted.Insert(e)
 		order[e] = i
 	}
 
 	var updated, same []*discoveryv1.EndpointSlice
 	for _, es := range have {
-		next, changed := g.retain(es, wanted)
+		next, changed := group.retain(es, wanted)
 		switch {
 		case len(next.Endpoints) == 0:
 			p.remove = append(p.remove, es)
@@ -176,7 +176,7 @@ func (p *slicePlan) fill(g *group, have []*discoveryv1.EndpointSlice) {
 			}
 		}
 
-		es := g.newSlice()
+		es := group.newSlice()
 		rest = pour(rest, es)
 		p.create = append(p.create, es)
 	}

@@ -93,21 +93,21 @@ func controllerIn(owners []metav1.OwnerReference) []metav1.OwnerReference {
 }
 
 // textOf returns how many bytes of text an endpoint has.
-func textOf(e *discoveryv1.Endpoint) (n int) {
+func textOf(endpoint *discoveryv1.Endpoint) (n int) {
 	const header = 16 // of each text in a list
-	for _, s := range e.Addresses {
+	for _, s := range endpoint.Addresses {
 		n += header + len(s)
 	}
-	for _, s := range []*string{e.Hostname, e.NodeName, e.Zone} {
+	for _, s := range []*string{endpoint.Hostname, endpoint.NodeName, endpoint.Zone} {
 		n += len(optional(s))
 	}
 
-	if r := e.TargetRef; r != nil {
+	if r := endpoint.TargetRef; r != nil {
 		n += len(r.APIVersion) + len(r.Kind) + len(r.Namespace) + len(r.Name) + len(r.UID) +
 			len(r.ResourceVersion) + len(r.FieldPath)
 	}
 
-	if h := e.Hints; h != nil {
+	if h := endpoint.Hints; h != nil {
 		for _, z := range h.ForZones {
 			n += len(z.Name)
 		}

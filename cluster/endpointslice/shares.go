@@ -42,10 +42,10 @@ func newFamilyShares(
 	s *serviceRecord, snapshot *federation.Snapshot, family discoveryv1.AddressType,
 	ownerOf func(source string) string, claims *claims,
 ) *familyShares {
-	f := &familyShares{whole: true, serves: map[string]bool{}, chosen: map[netip.Addr]string{}}
-	members, waiting := f.claimAddresses(s, snapshot, family, ownerOf, claims)
+	familyShares := &familyShares{whole: true, serves: map[string]bool{}, chosen: map[netip.Addr]string{}}
+	members, waiting := familyShares.claimAddresses(s, snapshot, family, ownerOf, claims)
 	ready := map[string][]netip.Addr{}
-	for a, c := range f.chosen {
+	for a, c := range familyShares.chosen {
 		ready[c] = append(ready[c], a)
 		delete(waiting[c], a)
 	}
@@ -59,44 +59,44 @@ func newFamilyShares(
 	for i, share := range policy.Shares(snapshot.View.Policy, members) {
 		cluster, n := members[i].Cluster, share.Rounded()
 		own := ready[cluster]
-		f.whole = f.whole && n == len(own)
-		f.serves[cluster] = n > 0
+		familyShares.whole = familyShares.whole && n == len(own)
+		familyShares.serves[cluster] = n > 0
 		slices.SortFunc(own, func(a, b netip.Addr) int {
 			return cmp.Or(cmp.Compare(policy.Score(b, 0), policy.Score(a, 0)), a.Compare(b))
 		})
 		for _, a := range own[n:] {
-			delete(f.chosen, a)
+			delete(familyShares.chosen, a)
 		}
 	}
-	return f
+	return familyShares
 }
 
 // claimAddresses chooses the cluster to which each ready address belongs. It returns the clusters, and which addresses
 // of them wait to be ready, even if another cluster has them.
 func (f *familyShares) claimAddresses(
-	s *serviceRecord, snapshot *federation.Snapshot, family discoveryv1.AddressType,
+	svc *serviceRecord, snapshot *federation.Snapshot, family discoveryv1.AddressType,
 	ownerOf func(source string) string, claims *claims,
 ) (members []policy.Member, waiting map[string]map[netip.Addr]bool) {
 	waiting = map[string]map[netip.Addr]bool{}
-	for _, m := range snapshot.Members {
-		part := m.Part()
+	for _, member := range snapshot.Members {
+		part := member.Part()
 		if waiting[part.Cluster] == nil {
 			waiting[part.Cluster] = map[netip.Addr]bool{}
 			members = append(members, part)
 		}
-		if !mayWrite(m, ownerOf) {
+		if !mayWrite(member, ownerOf) {
 			continue
 		}
 
-		for _, slice := range m.View.Slices {
-			if len(portsAtMember(s, m.View, slice)) == 0 {
+		for _, slice := range member.View.Slices {
+			if len(portsAtMember(svc, member.View, slice)) == 0 {
 				continue
 			}
 
 			for _, e := range slice.Endpoints {
 				switch {
 				case familyOf(e.Addr) != family:
-				case e.Ready && claims.belongsTo(e.Addr, m.Origin.Cluster):
+				case e.Ready && claims.belongsTo(e.Addr, member.Origin.Cluster):
 					f.chosen[e.Addr] = part.Cluster
 				case !e.Ready && !e.Terminating:
 					waiting[part.Cluster][e.Addr] = true

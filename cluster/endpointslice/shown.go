@@ -62,21 +62,21 @@ func (f *federatedSlices) reportPrivate(svc *serviceRecord, all, shown []*federa
 
 // setPrivate records how many members of a Service are not shown to its cluster, and returns how many were not
 // before.
-func (f *federatedSlices) setPrivate(k key, n int) (before int) {
+func (f *federatedSlices) setPrivate(k key, members int) (before int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 
 	before = f.private[k]
 	delete(f.private, k)
-	if n > 0 {
-		f.private[k] = n
+	if members > 0 {
+		f.private[k] = members
 	}
 
 	sum := 0
 	for _, n := range f.private {
 		sum += n
 	}
-	if before != n {
+	if before != members {
 		f.writer.metrics.private.WithLabelValues(f.Name).Set(float64(sum))
 	}
 	return before

@@ -110,31 +110,31 @@ func keepAll(*discoveryv1.EndpointSlice) bool { return true }
 
 // newSliceWriter returns a sliceWriter without content.
 func newSliceWriter(
-	w *Writer, target *apply.Target, managedBy string, review func(context.Context, *apply.Target) error,
+	writer *Writer, target *apply.Target, managedBy string, review func(context.Context, *apply.Target) error,
 	background ...func(context.Context),
 ) *sliceWriter {
-	t := &sliceWriter{
-		Target: target, writer: w, managedBy: managedBy, paces: newPaces(),
+	term := &sliceWriter{
+		Target: target, writer: writer, managedBy: managedBy, paces: newPaces(),
 		tracker:        endpointsliceutil.NewEndpointSliceTracker(),
 		servicesIn:     map[string]map[string]*serviceRecord{},
 		slicesOf:       map[key]map[string]*discoveryv1.EndpointSlice{},
 		serviceOfSlice: map[key]key{},
 		confirmations:  map[string]int{},
 	}
-	w.metrics.beginAtZero(t.Name, managedBy)
+	writer.metrics.beginAtZero(term.Name, managedBy)
 
-	config := t.loopConfig()
+	config := term.loopConfig()
 	config.Review = func(ctx context.Context) error { return review(ctx, target) }
 	config.Background = background
-	t.loop = apply.NewLoop(t.Log, config)
+	term.loop = apply.NewLoop(term.Log, config)
 	services := api.Typed(corev1.SchemeGroupVersion, "services", "Service", &corev1.Service{})
-	t.services = api.NewInformer(target.Conn, services, t.reduceService, t.indexService)
+	term.services = api.NewInformer(target.Conn, services, term.reduceService, term.indexService)
 	own := api.Typed(discoveryv1.SchemeGroupVersion, "endpointslices", "EndpointSlice", &discoveryv1.EndpointSlice{})
-	own.Labels = discoveryv1.LabelManagedBy + "=" + t.managedBy // one that loses the label is a deletion to the watch
-	t.slices = api.NewInformer(target.Conn, own.Ours(), t.reduceSlice, t.indexSlice)
-	t.loop.Read(t.services, apply.Permission{Resource: serviceResource, Verbs: readVerbs})
-	t.loop.Read(t.slices, apply.Permission{Resource: sliceResource, Verbs: readVerbs})
-	return t
+	own.Labels = discoveryv1.LabelManagedBy + "=" + managedBy // one that loses the label is a deletion to the watch
+	term.slices = api.NewInformer(target.Conn, own.Ours(), term.reduceSlice, term.indexSlice)
+	term.loop.Read(term.services, apply.Permission{Resource: serviceResource, Verbs: readVerbs})
+	term.loop.Read(term.slices, apply.Permission{Resource: sliceResource, Verbs: readVerbs})
+	return term
 }
 
 // reduceService returns what is kept of a Service: less than all where nothing is made of it. ExternalWorkloads alone
@@ -192,16 +192,16 @@ func (t *sliceWriter) indexService(k key) {
 	}
 }
 
-func (t *sliceWriter) indexSlice(k key) {
-	now, found := t.slices.Get(k)
+func (t *sliceWriter) indexSlice(slice key) {
+	now, found := t.slices.Get(slice)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 
-	svc, had := t.serviceOfSlice[k]
-	old := t.slicesOf[svc][k.Name]
+	svc, had := t.serviceOfSlice[slice]
+	old := t.slicesOf[svc][slice.Name]
 	if had && (!found || serviceKeyOf(now) != svc) {
-		delete(t.serviceOfSlice, k)
-		setIn(t.slicesOf, svc, k.Name, nil)
+		delete(t.serviceOfSlice, slice)
+		setIn(t.slicesOf, svc, slice.Name, nil)
 		// One that an earlier term wrote is not tracked: HandleDeletion would return true.
 		if !t.tracker.Has(old) || !t.tracker.HandleDeletion(old) { // another client deleted it
 			t.loop.Enqueue(svc)
@@ -210,8 +210,8 @@ func (t *sliceWriter) indexSlice(k key) {
 
 	if found {
 		svc = serviceKeyOf(now)
-		t.serviceOfSlice[k] = svc
-		setIn(t.slicesOf, svc, k.Name, now)
+		t.serviceOfSlice[slice] = svc
+		setIn(t.slicesOf, svc, slice.Name, now)
 		if t.tracker.ShouldSync(now) { // another client wrote it
 			t.loop.Enqueue(svc)
 		}
@@ -252,24 +252,24 @@ var (
 )
 
 // reconcileService makes the slices of a Service what they should be.
-func (t *sliceWriter) reconcileService(ctx context.Context, k key) error {
+func (t *sliceWriter) reconcileService(ctx context.Context, key key) error {
 	isWhole := t.slices.IsWhole()
 	t.mu.Lock()
-	svc := t.servicesIn[k.Namespace][k.Name]
-	have := slices.Collect(maps.Values(t.slicesOf[k]))
+	svc := t.servicesIn[key.Namespace][key.Name]
+	have := slices.Collect(maps.Values(t.slicesOf[key]))
 	t.mu.Unlock()
 
 	if svc == nil {
-		t.tracker.DeleteService(k.Namespace, k.Name)
-		t.paces.dropOthers(k, nil)
-		t.content.applied(k, nil)
+		t.tracker.DeleteService(key.Namespace, key.Name)
+		t.paces.dropOthers(key, nil)
+		t.content.applied(key, nil)
 		return nil // Kubernetes deletes its slices
 	}
 	if !isWhole {
 		return errNotWhole // what cannot be seen would be created again
 	}
 
-	service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: k.Namespace, Name: k.Name}}
+	service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}
 	if t.tracker.StaleSlices(service, have) {
 		return errBehind
 	}
@@ -290,9 +290,9 @@ type sourcePlan struct {
 
 // planSources makes a plan for each source cluster. Those that only withdraw endpoints are apart.
 func planSources(
-	svc *serviceRecord, d desiredSlices, have []*discoveryv1.EndpointSlice,
+	svc *serviceRecord, desired desiredSlices, have []*discoveryv1.EndpointSlice,
 ) (plans, withdrawals []sourcePlan) {
-	groups, existing := bySource(d.groups), map[string][]*discoveryv1.EndpointSlice{}
+	groups, existing := bySource(desired.groups), map[string][]*discoveryv1.EndpointSlice{}
 	for _, es := range have {
 		source := es.Labels[SourceLabel]
 		existing[source] = append(existing[source], es)
@@ -301,8 +301,8 @@ func planSources(
 	for _, source := range sets.List(sets.KeySet(groups).Union(sets.KeySet(existing))) {
 		p := sourcePlan{source: source, groups: groups[source], have: existing[source]}
 		p.slicePlan = planFor(svc, p.groups, p.have)
-		if d.maxSlices > 0 {
-			p.limit(len(p.have), d.maxSlices)
+		if desired.maxSlices > 0 {
+			p.limit(len(p.have), desired.maxSlices)
 		}
 		if len(p.update)+len(p.remove) > 0 && onlyWithdraws(p.have, p.groups) {
 			withdrawals = append(withdrawals, p)
@@ -325,9 +325,9 @@ func bySource(groups []*group) map[string][]*group {
 // moves from one source to another, readers are never left without endpoints: what only withdraws comes last, and if
 // what comes before it cannot be written, it keeps what a policy leaves out.
 func (t *sliceWriter) reconcileSources(
-	ctx context.Context, svc *serviceRecord, d desiredSlices, have []*discoveryv1.EndpointSlice,
+	ctx context.Context, svc *serviceRecord, desired desiredSlices, have []*discoveryv1.EndpointSlice,
 ) error {
-	plans, withdrawals := planSources(svc, d, have)
+	plans, withdrawals := planSources(svc, desired, have)
 	all, leftOut := slices.Concat(plans, withdrawals), map[string]int{}
 	for _, p := range all {
 		leftOut[p.source] = p.leftOut
@@ -338,18 +338,18 @@ func (t *sliceWriter) reconcileSources(
 	var later *apply.Retry            // for what waits
 	var undivided map[string][]*group // once something that is to be added is lacking
 
-	for i, p := range all {
-		if i == len(plans) && d.undivided != nil && (later != nil || len(failed) > 0) {
-			undivided = bySource(d.undivided())
+	for i, plan := range all {
+		if i == len(plans) && desired.undivided != nil && (later != nil || len(failed) > 0) {
+			undivided = bySource(desired.undivided())
 		}
 
 		if undivided != nil {
-			p.groups = stillThere(p.have, undivided[p.source])
-			p.slicePlan = planFor(svc, p.groups, p.have)
+			plan.groups = stillThere(plan.have, undivided[plan.source])
+			plan.slicePlan = planFor(svc, plan.groups, plan.have)
 		}
 
-		leftOut[p.source] = p.leftOut
-		err := t.reconcileSource(ctx, svc, p, d.confirm)
+		leftOut[plan.source] = plan.leftOut
+		err := t.reconcileSource(ctx, svc, plan, desired.confirm)
 		if retry, waits := errors.AsType[*apply.Retry](err); waits {
 			if later == nil || retry.After < later.After {
 				later = retry

@@ -55,9 +55,9 @@ func NewWriter(store *federation.Store, registry *cluster.Registry, options Opti
 }
 
 // AddTo adds the tasks of the Writer to a Campaign.
-func (w *Writer) AddTo(c *apply.Campaign) {
+func (w *Writer) AddTo(campaign *apply.Campaign) {
 	if w.options.External {
-		c.Add(linkerd.ExternalWorkloadsLease, apply.Task{
+		campaign.Add(linkerd.ExternalWorkloadsLease, apply.Task{
 			Name:   "slices of ExternalWorkloads",
 			Review: reviewExternal,
 			Run: func(term context.Context, t *apply.Target) error {
@@ -67,7 +67,7 @@ func (w *Writer) AddTo(c *apply.Campaign) {
 	}
 
 	if w.options.Federated {
-		c.Add(apply.OwnLease, apply.Task{
+		campaign.Add(apply.OwnLease, apply.Task{
 			Name:   "slices of federated Services",
 			Wanted: func(s cluster.Spec) bool { return s.Local || s.Slices },
 			Review: reviewFederated,

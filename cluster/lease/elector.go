@@ -273,13 +273,13 @@ func (e *Elector) campaign(
 	var refusedSince time.Time // that the Lease may be written, without a break; zero if it was not
 
 	for ctx.Err() == nil {
-		o, changed := e.observed.Load()
-		if !waitUnchanged(ctx, changed, time.Until(o.expiry().Add(e.config.AcquireDelay))) {
+		observed, changed := e.observed.Load()
+		if !waitUnchanged(ctx, changed, time.Until(observed.expiry().Add(e.config.AcquireDelay))) {
 			continue
 		}
 
 		sent := time.Now()
-		ours, err := e.take(ctx, o, changed)
+		ours, err := e.take(ctx, observed, changed)
 		if !apierrors.IsForbidden(err) {
 			refusedSince = time.Time{}
 		} else if refusedSince.IsZero() {
@@ -298,7 +298,7 @@ func (e *Elector) campaign(
 			e.pause(ctx, short)
 			continue // with the state in which the term left the Lease
 		case apierrors.IsForbidden(err) && time.Since(refusedSince) >= refusalLimit,
-			o.lease == nil && apierrors.IsNotFound(err): // there is no namespace
+			observed.lease == nil && apierrors.IsNotFound(err): // there is no namespace
 			return err
 		case apierrors.IsAlreadyExists(err):
 			// Another candidate was faster, or the label by which it is watched was removed.
@@ -399,20 +399,20 @@ func (e *Elector) serve(
 	e.log.Info("Acquired the Lease: this replica writes", "transitions", transitionsOf(ours))
 	e.held.Store(true)
 	defer e.held.Store(false)
-	t := &term{Elector: e, ours: ours}
-	t.ctx, t.end = context.WithCancelCause(api.WithFence(ctx, t.checkFence))
-	defer t.end(nil)
+	term := &term{Elector: e, ours: ours}
+	term.ctx, term.end = context.WithCancelCause(api.WithFence(ctx, term.checkFence))
+	defer term.end(nil)
 
-	t.atEnd = time.AfterFunc(t.extend(sent), func() {
-		t.end(fmt.Errorf("the Lease could not be renewed for %s", e.config.Timing.Fence))
+	term.atEnd = time.AfterFunc(term.extend(sent), func() {
+		term.end(fmt.Errorf("the Lease could not be renewed for %s", e.config.Timing.Fence))
 		e.cutWrites()
 	})
-	defer t.atEnd.Stop()
+	defer term.atEnd.Stop()
 	led := make(chan error, 1)
-	go func() { led <- lead(t.ctx) }()
-	result := t.renewWhile(led, sent)
+	go func() { led <- lead(term.ctx) }()
+	result := term.renewWhile(led, sent)
 
-	reason := context.Cause(t.ctx)
+	reason := context.Cause(term.ctx)
 	switch {
 	case ctx.Err() != nil:
 		reason = errors.New("the process stops, or the cluster's credentials are replaced")
@@ -424,9 +424,9 @@ func (e *Elector) serve(
 
 	e.log.Info("The term ended: this replica no longer writes", "reason", reason.Error())
 	if !errors.Is(reason, errLost) {
-		e.release(ctx, t.ours)
+		e.release(ctx, term.ours)
 	}
-	if t.ctx.Err() != nil {
+	if term.ctx.Err() != nil {
 		return nil // the term ended first: an error of lead follows from that
 	}
 	return result

@@ -31,33 +31,35 @@ type Record struct {
 
 // NewRecord returns what is kept of a Lease: of its labels and annotations those with these keys, but for values that
 // are longer than 64 KiB. A holder is cut to 253 bytes. It returns nil for nil.
-func NewRecord(l *coordinationv1.Lease, marks ...string) *Record {
-	if l == nil {
+func NewRecord(lease *coordinationv1.Lease, marks ...string) *Record {
+	if lease == nil {
 		return nil
 	}
-	r := &Record{Created: l.CreationTimestamp.Time, Version: cut(l.ResourceVersion), Holder: cut(holderOf(l))}
-	if l.Spec.RenewTime != nil {
-		r.Renewed = l.Spec.RenewTime.Time
+	record := &Record{
+		Created: lease.CreationTimestamp.Time, Version: cut(lease.ResourceVersion), Holder: cut(holderOf(lease)),
 	}
-	if seconds := l.Spec.LeaseDurationSeconds; seconds != nil && *seconds > 0 {
-		r.Duration = time.Duration(*seconds) * time.Second
+	if lease.Spec.RenewTime != nil {
+		record.Renewed = lease.Spec.RenewTime.Time
+	}
+	if seconds := lease.Spec.LeaseDurationSeconds; seconds != nil && *seconds > 0 {
+		record.Duration = time.Duration(*seconds) * time.Second
 	}
 
 	for _, key := range marks {
-		value, found := l.Labels[key]
+		value, found := lease.Labels[key]
 		if !found {
-			value, found = l.Annotations[key]
+			value, found = lease.Annotations[key]
 		}
 		if !found || len(value) > maxMark {
 			continue
 		}
 
-		if r.Marks == nil {
-			r.Marks = map[string]string{}
+		if record.Marks == nil {
+			record.Marks = map[string]string{}
 		}
-		r.Marks[key] = value
+		record.Marks[key] = value
 	}
-	return r
+	return record
 }
 
 // Reduce returns what makes a record of an object, for an [api.Informer].

@@ -28,43 +28,43 @@ func (t *term) reconcile(ctx context.Context, key queueKey) error {
 		return nil
 	}
 
-	k := key.Key
+	name := key.Key
 	now, _ := t.linkSet.Load()
-	t.followEndpoints(now, k)
-	in := readInputs(t, now, &t.options, k)
+	t.followEndpoints(now, name)
+	in := readInputs(t, now, &t.options, name)
 	if err := t.readLarge(ctx, in); err != nil || ctx.Err() != nil {
 		return err
 	}
 
 	existing := in.existing
-	t.enqueue(t.budget.assign(k, chargedCluster(existing))...)
-	p := in.Plan()
-	if existing == nil && p.service != nil && !t.reserveSpace(k, chargeableClusters(p.service)) {
-		p = p.withoutSpace()
+	t.enqueue(t.budget.assign(name, chargedCluster(existing))...)
+	plan := in.Plan()
+	if existing == nil && plan.service != nil && !t.reserveSpace(name, chargeableClusters(plan.service)) {
+		plan = plan.withoutSpace()
 	}
-	if !p.overBudget {
-		t.enqueue(t.budget.withdraw(k)...)
+	if !plan.overBudget {
+		t.enqueue(t.budget.withdraw(name)...)
 	}
 
-	err := t.applyPlan(ctx, k, p, existing)
-	if isHeadlessMirror(existing) || isHeadlessMirror(p.service) {
-		t.enqueue(t.endpointMirrors(k)...)
+	err := t.applyPlan(ctx, name, plan, existing)
+	if isHeadlessMirror(existing) || isHeadlessMirror(plan.service) {
+		t.enqueue(t.endpointMirrors(name)...)
 	}
 	if ctx.Err() != nil {
 		return nil //nolint:nilerr // the next term enqueues everything
 	}
 
 	if err == nil {
-		t.paces.drop(k)
+		t.paces.drop(name)
 	}
 	if existing == nil && errors.Is(err, apply.ErrPaced) {
-		failResults(p.results, "it is created in its turn: "+pacedMessage)
+		failResults(plan.results, "it is created in its turn: "+pacedMessage)
 	}
-	return t.finishPlan(k, p, err)
+	return t.finishPlan(name, plan, err)
 }
 
 // finishPlan stores the results of a plan that was applied, or why it was not, and decides on the retry.
-func (t *term) finishPlan(k api.Key, p namePlan, err error) error {
+func (t *term) finishPlan(key api.Key, plan namePlan, err error) error {
 	var retried error
 	switch {
 	case err == nil:
@@ -74,20 +74,20 @@ func (t *term) finishPlan(k api.Key, p namePlan, err error) error {
 		// The record was not the newest: the event of the newer one enqueues the name. This is a second net.
 		return &apply.Retry{After: time.Second, Err: err}
 	case apierrors.IsNotFound(err): // only the namespace of a created object can be missing
-		failResults(p.results, missingNamespace(k.Namespace))
-		for i := range p.results {
-			p.results[i].reason = reasonMissingNamespace
+		failResults(plan.results, missingNamespace(key.Namespace))
+		for i := range plan.results {
+			plan.results[i].reason = reasonMissingNamespace
 		}
 		retried = &apply.Retry{After: permissionRetry, Err: err}
 	case errors.As(err, new(errNoPermission)) || apierrors.IsForbidden(err) || apierrors.IsInvalid(err):
-		failResults(p.results, err.Error())
+		failResults(plan.results, err.Error())
 		retried = &apply.Retry{After: permissionRetry, Err: err}
 	default:
-		failResults(p.results, err.Error())
+		failResults(plan.results, err.Error())
 		retried = err
 	}
 
-	t.setResults(k, p.results)
+	t.setResults(key, plan.results)
 	return retried
 }
 
@@ -97,22 +97,22 @@ func isHeadlessMirror(svc *corev1.Service) bool {
 
 // applyPlan writes what differs from a plan: first a missing namespace, then the Service, then its Endpoints. A
 // Service whose creation is refused leaves its space to others until it is tried again.
-func (t *term) applyPlan(ctx context.Context, k api.Key, p namePlan, existing *corev1.Service) error {
-	if !p.keepService {
-		err := t.applyNamespaced(ctx, k, p, existing)
+func (t *term) applyPlan(ctx context.Context, key api.Key, plan namePlan, existing *corev1.Service) error {
+	if !plan.keepService {
+		err := t.applyNamespaced(ctx, key, plan, existing)
 		if existing == nil && isRefusal(err) {
-			t.enqueue(t.budget.assign(k, "")...)
+			t.enqueue(t.budget.assign(key, "")...)
 		}
 		if err != nil {
 			return err
 		}
 	}
 
-	if existing == nil && !p.takesName() {
+	if existing == nil && !plan.takesName() {
 		return nil // Kubernetes deletes the Endpoints of a deleted Service
 	}
-	is, _ := t.endpoints.Get(k)
-	return t.applyEndpoints(ctx, k, p, is)
+	is, _ := t.endpoints.Get(key)
+	return t.applyEndpoints(ctx, key, plan, is)
 }
 
 // applyNamespaced writes the Service of a plan, after a missing namespace.
@@ -145,28 +145,28 @@ func (t *term) createNamespace(ctx context.Context, name string, labels map[stri
 
 // applyService makes the Service that exists the wanted one; nil is none, for both. It refuses to write a
 // Service that is not ours, whatever was planned.
-func (t *term) applyService(ctx context.Context, k api.Key, want, is *corev1.Service, shared bool) error {
+func (t *term) applyService(ctx context.Context, key api.Key, want, is *corev1.Service, shared bool) error {
 	switch {
 	case want == nil && is == nil:
 		return nil
 	case is != nil && !isOurs(is):
-		return errNameTaken{k, is}
+		return errNameTaken{key, is}
 	case want == nil, is != nil && isHeadless(is) != isHeadless(want):
 		// clusterIP is immutable: a mirror of another kind is created after this one is gone.
-		return t.deleteService(ctx, k, is)
+		return t.deleteService(ctx, key, is)
 	}
 
 	hash := signService(want)
-	client := t.core.CoreV1().Services(k.Namespace)
+	client := t.core.CoreV1().Services(key.Namespace)
 
 	if is == nil {
-		if err := t.takeTurn(t.paces.creations, want, k); err != nil {
+		if err := t.takeTurn(t.paces.creations, want, key); err != nil {
 			return err
 		}
-		t.log.Info("Creating a mirror", "service", k.String())
+		t.log.Info("Creating a mirror", "service", key.String())
 		return create(ctx, t, client, "services", want, func(found *corev1.Service) error {
 			if found.DeletionTimestamp != nil || !isOurs(found) {
-				return errNameTaken{k, found}
+				return errNameTaken{key, found}
 			}
 			return nil
 		})
@@ -175,17 +175,17 @@ func (t *term) applyService(ctx context.Context, k api.Key, want, is *corev1.Ser
 	if isApplied(is, hash, serviceFields(want)) {
 		return nil
 	}
-	if err := t.paces.take(t.paces.updates, k.String(), k); err != nil {
+	if err := t.paces.take(t.paces.updates, key.String(), key); err != nil {
 		return err
 	}
 
-	t.log.V(1).Info("Applying a mirror", "service", k.String())
+	t.log.V(1).Info("Applying a mirror", "service", key.String())
 	version, err := takeOver(ctx, t, client, "services", is, shared)
 	if err != nil {
 		return ignoreNotFound(err)
 	}
 
-	return t.withPermission(ctx, writePermission{"patch", "services", k.Namespace}, func() error {
+	return t.withPermission(ctx, writePermission{"patch", "services", key.Namespace}, func() error {
 		_, err := client.Apply(ctx, serviceConfiguration(want, is.UID, version), applyOptions)
 		return ignoreNotFound(err)
 	})
@@ -233,12 +233,12 @@ func create[T mirrorObject](
 // takeOver replaces those that wrote an object as a mirror, otherwise than by apply, as owners of its fields by us.
 // It returns the resourceVersion that the object has then. The fields of a shared object stay those of others.
 func takeOver[T mirrorObject](
-	ctx context.Context, t *term, client mirrorClient[T], resource string, is T, shared bool,
+	ctx context.Context, term *term, client mirrorClient[T], resource string, is T, shared bool,
 ) (version string, err error) {
 	if shared || len(updaters(is)) == 0 {
 		return is.GetResourceVersion(), nil
 	}
-	err = t.permissions.require(ctx, writePermission{"get", resource, is.GetNamespace()})
+	err = term.permissions.require(ctx, writePermission{"get", resource, is.GetNamespace()})
 	if err != nil {
 		return "", err
 	}
@@ -261,7 +261,7 @@ func takeOver[T mirrorObject](
 		return "", err
 	}
 
-	err = t.withPermission(ctx, writePermission{"patch", resource, is.GetNamespace()}, func() error {
+	err = term.withPermission(ctx, writePermission{"patch", resource, is.GetNamespace()}, func() error {
 		options := metav1.PatchOptions{FieldManager: fieldManager}
 		now, err = client.Patch(ctx, is.GetName(), types.MergePatchType, patch, options)
 		return err
@@ -291,15 +291,15 @@ func (t *term) deleteService(ctx context.Context, k api.Key, is *corev1.Service)
 }
 
 // applyEndpoints makes the Endpoints that exist the planned ones.
-func (t *term) applyEndpoints(ctx context.Context, k api.Key, p namePlan, is *endpoints) error {
-	client := t.core.CoreV1().Endpoints(k.Namespace)
+func (t *term) applyEndpoints(ctx context.Context, key api.Key, p namePlan, is *endpoints) error {
+	client := t.core.CoreV1().Endpoints(key.Namespace)
 	want := p.endpoints
 	switch {
 	case want == nil && (p.keepEndpoints || is == nil || !isOurs(is)):
 		return nil
 	case want == nil:
-		return t.withPermission(ctx, writePermission{"delete", "endpoints", k.Namespace}, func() error {
-			return ignoreNotFound(client.Delete(ctx, k.Name, apply.IfUnchanged(is)))
+		return t.withPermission(ctx, writePermission{"delete", "endpoints", key.Namespace}, func() error {
+			return ignoreNotFound(client.Delete(ctx, key.Name, apply.IfUnchanged(is)))
 		})
 	}
 
@@ -307,7 +307,7 @@ func (t *term) applyEndpoints(ctx context.Context, k api.Key, p namePlan, is *en
 	if is == nil {
 		return create(ctx, t, client, "endpoints", want, func(found *endpoints) error {
 			if found.Labels[clusterLabel] == "" {
-				return fmt.Errorf("the Endpoints %s exist already and are not a mirror: delete them", k)
+				return fmt.Errorf("the Endpoints %s exist already and are not a mirror: delete them", key)
 			}
 			return nil
 		})
@@ -316,7 +316,7 @@ func (t *term) applyEndpoints(ctx context.Context, k api.Key, p namePlan, is *en
 	if isApplied(is, hash, endpointsFields(want)) {
 		return nil
 	}
-	if err := t.paces.take(t.paces.updates, k.String(), k); err != nil {
+	if err := t.paces.take(t.paces.updates, key.String(), key); err != nil {
 		return err
 	}
 
@@ -324,7 +324,7 @@ func (t *term) applyEndpoints(ctx context.Context, k api.Key, p namePlan, is *en
 	if err != nil {
 		return ignoreNotFound(err)
 	}
-	return t.withPermission(ctx, writePermission{"patch", "endpoints", k.Namespace}, func() error {
+	return t.withPermission(ctx, writePermission{"patch", "endpoints", key.Namespace}, func() error {
 		_, err := client.Apply(ctx, endpointsConfiguration(want, is.UID, version), applyOptions)
 		return ignoreNotFound(err)
 	})

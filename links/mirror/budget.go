@@ -42,14 +42,14 @@ func (b *budget) assign(k api.Key, cluster string) []api.Key {
 
 // reserve counts a Service for the first of several clusters that has space left. If none has, it returns
 // false, and the Service waits.
-func (b *budget) reserve(k api.Key, clusters []string) bool {
+func (b *budget) reserve(key api.Key, clusters []string) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 
 	for _, cluster := range clusters {
-		if b.limit == 0 || b.clusterOf[k] == cluster || b.count[cluster] < b.limit {
-			b.setCluster(k, cluster)
-			b.removeWaiting(k)
+		if b.limit == 0 || b.clusterOf[key] == cluster || b.count[cluster] < b.limit {
+			b.setCluster(key, cluster)
+			b.removeWaiting(key)
 			return true
 		}
 	}
@@ -58,7 +58,7 @@ func (b *budget) reserve(k api.Key, clusters []string) bool {
 		if b.waiting[cluster] == nil {
 			b.waiting[cluster] = map[api.Key]bool{}
 		}
-		b.waiting[cluster][k] = true
+		b.waiting[cluster][key] = true
 	}
 	return len(clusters) == 0
 }

@@ -229,10 +229,10 @@ func (g *gateway) lookupHost(ctx context.Context, host string) ([]netip.Addr, er
 // dead after the Link's number of consecutive failures, and as alive from the next success on. While there is no way
 // to ask it, it counts as it did before.
 func (g *gateway) runProbe(ctx context.Context) {
-	p := g.link.Probe
+	probe := g.link.Probe
 	transport := &http.Transport{DialContext: g.dial, DisableKeepAlives: true}
 	client := &http.Client{
-		Transport: transport, Timeout: p.Timeout,
+		Transport: transport, Timeout: probe.Timeout,
 		// A gateway must not choose what is requested from within this Pod.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
@@ -240,7 +240,7 @@ func (g *gateway) runProbe(ctx context.Context) {
 	g.metrics.setAlive(g.link.Cluster, true)
 	defer g.metrics.deleteGateway(g.link.Cluster)
 
-	for sleepContext(ctx, p.Period+rand.N(p.Period/10+1)) {
+	for sleepContext(ctx, probe.Period+rand.N(probe.Period/10+1)) {
 		port, err := g.probePort()
 		g.reportUnprobed(err)
 		if err != nil || port == 0 {
@@ -259,7 +259,7 @@ func (g *gateway) runProbe(ctx context.Context) {
 			failures++
 		}
 
-		dead := failures >= p.FailureThreshold
+		dead := failures >= probe.FailureThreshold
 		if dead == g.dead.Load() {
 			continue
 		}
@@ -322,14 +322,14 @@ func probeURL(l *links.Mirroring, port int32) string {
 
 // probedBy returns the port of a Service by which a gateway is probed, or why there is none. It is the one that
 // Linkerd's chart calls mc-probe, or else the only one for TCP. Endpoints have the gateway's port under its name.
-func probedBy(k api.Key, svc *corev1.Service) (corev1.ServicePort, error) {
+func probedBy(key api.Key, svc *corev1.Service) (corev1.ServicePort, error) {
 	var all []corev1.ServicePort
 	switch {
 	case svc == nil:
-		return corev1.ServicePort{}, fmt.Errorf("the Service %s, over which the gateway is probed, does not exist", k)
+		return corev1.ServicePort{}, fmt.Errorf("the Service %s, over which the gateway is probed, does not exist", key)
 	case !isProbeService(svc):
 		return corev1.ServicePort{}, fmt.Errorf("the Service %s exists already, and is not one over which a gateway "+
-			"is probed: delete it, or rename the Link", k)
+			"is probed: delete it, or rename the Link", key)
 	}
 
 	for _, p := range svc.Spec.Ports {
@@ -344,7 +344,7 @@ func probedBy(k api.Key, svc *corev1.Service) (corev1.ServicePort, error) {
 
 	if len(all) != 1 {
 		return corev1.ServicePort{}, fmt.Errorf("the Service %s, over which the gateway is probed, has %d TCP ports "+
-			"and none of the name %s: name one so", k, len(all), probePort)
+			"and none of the name %s: name one so", key, len(all), probePort)
 	}
 	return all[0], nil
 }

@@ -17,29 +17,29 @@ type index[V comparable] struct {
 }
 
 // put replaces what a Service depends on.
-func (x *index[V]) put(k api.Key, values ...V) {
+func (x *index[V]) put(key api.Key, values ...V) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 
 	if x.services == nil {
 		x.services, x.values = map[V]map[api.Key]bool{}, map[api.Key][]V{}
 	}
-	for _, v := range x.values[k] {
-		delete(x.services[v], k)
+	for _, v := range x.values[key] {
+		delete(x.services[v], key)
 		if len(x.services[v]) == 0 {
 			delete(x.services, v)
 		}
 	}
 
-	x.values[k] = values
+	x.values[key] = values
 	if len(values) == 0 {
-		delete(x.values, k)
+		delete(x.values, key)
 	}
 	for _, v := range values {
 		if x.services[v] == nil {
 			x.services[v] = map[api.Key]bool{}
 		}
-		x.services[v][k] = true
+		x.services[v][key] = true
 	}
 }
 

@@ -80,9 +80,9 @@ type observedLeases struct {
 }
 
 // observeLease stores the present state of a Lease; nil if it was deleted.
-func (o *observedLeases) observeLease(k api.Key, now *leaseRecord) {
+func (o *observedLeases) observeLease(key api.Key, now *leaseRecord) {
 	o.mu.Lock()
-	old, known := o.byName[k]
+	old, known := o.byName[key]
 	next := observedLease{observedAt: time.Now()}
 	switch {
 	case now != nil:
@@ -96,7 +96,7 @@ func (o *observedLeases) observeLease(k api.Key, now *leaseRecord) {
 		if o.byName == nil {
 			o.byName = map[api.Key]observedLease{}
 		}
-		o.byName[k] = next
+		o.byName[key] = next
 	}
 	o.mu.Unlock()
 
@@ -162,60 +162,60 @@ func (f *linkFollower) watchLeases(ctx context.Context, all []*links.Mirroring) 
 }
 
 func (f *linkFollower) watchLeasesIn(ctx context.Context, namespace string) *leaseWatch {
-	w := &leaseWatch{}
+	leases := &leaseWatch{}
 	kind := lease.Leases
 	kind.Namespace = namespace
-	w.Informer = api.NewInformer(f.local, kind, newLeaseRecord, func(k api.Key) {
-		if now, found := w.Get(k); found {
+	leases.Informer = api.NewInformer(f.local, kind, newLeaseRecord, func(k api.Key) {
+		if now, found := leases.Get(k); found {
 			f.observed.observeLease(k, &now)
 		} else {
 			f.observed.observeLease(k, nil)
 		}
 	})
-	ctx, w.cancel = context.WithCancel(ctx)
-	f.started.Go(func() { w.Run(logr.NewContext(ctx, f.log.V(1))) })
+	ctx, leases.cancel = context.WithCancel(ctx)
+	f.started.Go(func() { leases.Run(logr.NewContext(ctx, f.log.V(1))) })
 
 	f.started.Go(func() {
 		select {
-		case <-w.Synced():
-		case <-w.Refused():
+		case <-leases.Synced():
+		case <-leases.Refused():
 		case <-ctx.Done():
 		}
 		f.observed.changed.Store(struct{}{})
-		watch.WaitClosed(ctx, w.Synced())
+		watch.WaitClosed(ctx, leases.Synced())
 		f.observed.changed.Store(struct{}{})
 	})
 
-	return w
+	return leases
 }
 
 // leaseHeld returns why a Lease of Linkerd's keeps us from writing; empty if it does not. It is due again when that
 // may change without an event.
 func (f *linkFollower) leaseHeld(ctx context.Context, namespace, name string) (reason string) {
-	k, w := api.Key{Namespace: namespace, Name: name}, f.watches[namespace]
+	key, leases := api.Key{Namespace: namespace, Name: name}, f.watches[namespace]
 	switch {
-	case w.Health().Refused != "": // also if it was listed before
+	case leases.Health().Refused != "": // also if it was listed before
 		f.setDue(time.Now().Add(leaseListRetry))
 		return "whether Linkerd's service mirror runs is unknown: grant list and watch on " +
 			"leases.coordination.k8s.io in namespace " + namespace
-	case !w.HasSynced():
+	case !leases.HasSynced():
 		return leasesUnknown
 	}
 
-	until := f.observed.get(k).heldUntil()
-	if !time.Now().Before(until) && !f.confirmLease(ctx, namespace, w, until) {
-		f.setDue(w.triedAt.Add(leaseListRetry))
+	until := f.observed.get(key).heldUntil()
+	if !time.Now().Before(until) && !f.confirmLease(ctx, namespace, leases, until) {
+		f.setDue(leases.triedAt.Add(leaseListRetry))
 		return "whether Linkerd's service mirror still runs is unknown: the API server does not list Leases in " +
 			"namespace " + namespace
 	}
 
-	last := f.observed.get(k) // confirmLease may have observed a renewal
+	last := f.observed.get(key) // confirmLease may have observed a renewal
 	until = last.heldUntil()
 	if !time.Now().Before(until) {
 		return ""
 	}
 	f.setDue(until)
-	return "Lease " + k.String() + " of Linkerd's service mirror " + last.String()
+	return "Lease " + key.String() + " of Linkerd's service mirror " + last.String()
 }
 
 func (f *linkFollower) setDue(at time.Time) {
@@ -226,16 +226,16 @@ func (f *linkFollower) setDue(at time.Time) {
 
 // confirmLease reports whether the Leases of a namespace were listed after a time, and lists them if they
 // were not: a Link must not be taken over because a watch is silent.
-func (f *linkFollower) confirmLease(ctx context.Context, namespace string, w *leaseWatch, since time.Time) bool {
-	if !w.confirmedAt.Before(since) {
+func (f *linkFollower) confirmLease(ctx context.Context, namespace string, leases *leaseWatch, since time.Time) bool {
+	if !leases.confirmedAt.Before(since) {
 		return true
 	}
 
-	lastTryFailed := w.confirmedAt.Before(w.triedAt)
-	if lastTryFailed && time.Since(w.triedAt) < leaseListRetry {
+	lastTryFailed := leases.confirmedAt.Before(leases.triedAt)
+	if lastTryFailed && time.Since(leases.triedAt) < leaseListRetry {
 		return false
 	}
-	w.triedAt = time.Now()
+	leases.triedAt = time.Now()
 	ctx, cancel := context.WithTimeout(ctx, leaseListTimeout)
 	defer cancel()
 
@@ -250,7 +250,7 @@ func (f *linkFollower) confirmLease(ctx context.Context, namespace string, w *le
 			f.observed.observeLease(api.Key{Namespace: namespace, Name: list.Items[i].Name}, &now)
 		}
 	}
-	w.confirmedAt = w.triedAt
-	f.observed.forgetGone(namespace, w.confirmedAt)
+	leases.confirmedAt = leases.triedAt
+	f.observed.forgetGone(namespace, leases.confirmedAt)
 	return true
 }

@@ -218,20 +218,23 @@ func (f *linkFollower) newLinkSet(ctx context.Context, all []*links.Mirroring) *
 	next.complete = next.synced
 	next.localSkipReason = f.leaseHeld(ctx, ownNamespace, localLeaseName)
 
-	for _, m := range all {
-		if m.Problem != "" && m.Cluster == "" {
+	for _, mirroring := range all {
+		if mirroring.Problem != "" && mirroring.Cluster == "" {
 			next.complete = false // it may name any cluster
 		}
-		delete(next.seen, m.Cluster)
-		l := &link{Mirroring: m, skipReason: f.leaseHeld(ctx, m.Link.Namespace, linkLeasePrefix+m.Link.Name)}
-		linkerds := api.Key{Namespace: ownNamespace, Name: m.Cluster}
-		if l.skipReason == "" && m.Cluster != "" && linkerds != m.Link {
-			l.skipReason = f.leaseHeld(ctx, ownNamespace, linkLeasePrefix+m.Cluster)
+		delete(next.seen, mirroring.Cluster)
+		l := &link{
+			Mirroring:  mirroring,
+			skipReason: f.leaseHeld(ctx, mirroring.Link.Namespace, linkLeasePrefix+mirroring.Link.Name),
+		}
+		linkerds := api.Key{Namespace: ownNamespace, Name: mirroring.Cluster}
+		if l.skipReason == "" && mirroring.Cluster != "" && linkerds != mirroring.Link {
+			l.skipReason = f.leaseHeld(ctx, ownNamespace, linkLeasePrefix+mirroring.Cluster)
 		}
 
 		next.links = append(next.links, l)
 		if l.skipReason == "" {
-			next.everServed[m.Cluster] = true
+			next.everServed[mirroring.Cluster] = true
 		}
 	}
 
@@ -271,38 +274,38 @@ func (f *linkFollower) updateGateways(ctx context.Context, now *linkSet) {
 
 // updateGateway replaces the gateway of a cluster if its Link describes another one. The new one starts
 // with the old one's addresses, if it has the same hosts, so that mirrors lead somewhere meanwhile.
-func (f *linkFollower) updateGateway(ctx context.Context, l *link) {
-	old := f.gatewayOf(l.Cluster)
-	if old != nil && old.isOf(l.Mirroring) {
+func (f *linkFollower) updateGateway(ctx context.Context, link *link) {
+	old := f.gatewayOf(link.Cluster)
+	if old != nil && old.isOf(link.Mirroring) {
 		return
 	}
-	g := &gateway{
-		log: f.log, link: l.Mirroring, metrics: f.metrics, changed: func() { f.enqueueCluster(l.Cluster) },
-		resolve: f.options.Resolve, dial: f.options.Dial, probePort: func() (int32, error) { return f.probePort(l) },
+	gateway := &gateway{
+		log: f.log, link: link.Mirroring, metrics: f.metrics, changed: func() { f.enqueueCluster(link.Cluster) },
+		resolve: f.options.Resolve, dial: f.options.Dial, probePort: func() (int32, error) { return f.probePort(link) },
 		probeEnded: make(chan struct{}),
 	}
 
 	if old != nil {
 		old.cancel()
-		if slices.Equal(old.link.Gateway.Addresses, l.Gateway.Addresses) {
+		if slices.Equal(old.link.Gateway.Addresses, link.Gateway.Addresses) {
 			resolved, _ := old.resolved.Load()
-			g.resolved.Store(resolved)
+			gateway.resolved.Store(resolved)
 		}
 	}
 
-	ctx, g.cancel = context.WithCancel(ctx)
+	ctx, gateway.cancel = context.WithCancel(ctx)
 	f.mu.Lock()
-	f.gateways[l.Cluster] = g
+	f.gateways[link.Cluster] = gateway
 	f.mu.Unlock()
 
-	f.started.Go(func() { g.runResolver(ctx) })
+	f.started.Go(func() { gateway.runResolver(ctx) })
 	f.started.Go(func() {
-		defer close(g.probeEnded)
+		defer close(gateway.probeEnded)
 		if old != nil {
 			<-old.probeEnded // it deletes series of the same name
 		}
-		if f.options.Probe && l.Probe != nil {
-			g.runProbe(ctx)
+		if f.options.Probe && link.Probe != nil {
+			gateway.runProbe(ctx)
 		}
 	})
 }

@@ -121,11 +121,11 @@ const unlinkedClusters = ""
 
 // indexClusters records which linked clusters a Service depends on. Of one that names others, or is large, it is known
 // that it may depend on any.
-func (t *term) indexClusters(k api.Key) {
+func (t *term) indexClusters(key api.Key) {
 	t.indexing.Lock()
 	defer t.indexing.Unlock()
 	now, _ := t.linkSet.Load()
-	svc := t.readLocal(k)
+	svc := t.readLocal(key)
 	all := clustersOf(svc) // sorted
 
 	var linked []string
@@ -137,7 +137,7 @@ func (t *term) indexClusters(k api.Key) {
 	if len(linked) < len(all) || isLarge(svc) {
 		linked = append(linked, unlinkedClusters)
 	}
-	t.byCluster.put(k, linked...)
+	t.byCluster.put(key, linked...)
 }
 
 // dependentsOf returns the Services that depend on a cluster, and those that may.
@@ -156,15 +156,15 @@ func parentsOf(svc *corev1.Service) []api.Key {
 // countMissing counts the mirrors and memberships of a linked cluster, and those whose remote Services are not
 // found.
 func (t *term) countMissing(linked string, found func(api.Key) bool) (all, missing int) {
-	for _, k := range t.dependentsOf(linked) {
-		svc := t.readLocal(k)
+	for _, key := range t.dependentsOf(linked) {
+		svc := t.readLocal(key)
 		if svc == nil || !isMirror(svc) || svc.Labels[headlessLabel] != "" {
 			continue
 		}
 		name := ""
 		if svc.Labels[clusterLabel] == linked {
-			name = strings.TrimSuffix(k.Name, "-"+linked)
-		} else if base := strings.TrimSuffix(k.Name, federatedSuffix); membershipOf(svc).has(base, linked) {
+			name = strings.TrimSuffix(key.Name, "-"+linked)
+		} else if base := strings.TrimSuffix(key.Name, federatedSuffix); membershipOf(svc).has(base, linked) {
 			name = base
 		}
 
@@ -172,7 +172,7 @@ func (t *term) countMissing(linked string, found func(api.Key) bool) (all, missi
 			continue
 		}
 		all++
-		if !found(api.Key{Namespace: k.Namespace, Name: name}) {
+		if !found(api.Key{Namespace: key.Namespace, Name: name}) {
 			missing++
 		}
 	}

@@ -39,7 +39,7 @@ func newMetrics() *metrics {
 	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
 	}
-	m := &metrics{
+	metrics := &metrics{
 		outcomes: map[string]map[serviceOutcome]int{},
 		enabled:  gauge("gateway_enabled", "1 if the gateway of a linked cluster is probed.", targetLabel),
 		alive: gauge("gateway_alive",
@@ -76,10 +76,10 @@ func newMetrics() *metrics {
 	for _, write := range writes {
 		verb, resource, _ := strings.Cut(write, " ")
 		for _, reason := range countedReasons {
-			m.writes.WithLabelValues(resource, verb, reason)
+			metrics.writes.WithLabelValues(resource, verb, reason)
 		}
 	}
-	return m
+	return metrics
 }
 
 // writes are what is done in the local cluster.

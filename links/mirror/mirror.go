@@ -55,21 +55,21 @@ func New(
 	log logr.Logger, store *federation.Store, reconciler *links.Reconciler, local *api.Connection,
 	options Options,
 ) (*Mirror, error) {
-	m := &Mirror{
+	mirror := &Mirror{
 		log: log, store: store, links: reconciler, local: local, options: options, metrics: newMetrics(),
 	}
-	if m.options.Namespace == "" {
-		m.options.Namespace = "linkerd-multicluster"
+	if mirror.options.Namespace == "" {
+		mirror.options.Namespace = "linkerd-multicluster"
 	}
-	if m.options.Resolve == nil {
-		m.options.Resolve = resolveHost
+	if mirror.options.Resolve == nil {
+		mirror.options.Resolve = resolveHost
 	}
 
 	var err error
-	if m.core, err = kubernetes.NewForConfigAndClient(local.Config, local.HTTPClient); err != nil {
+	if mirror.core, err = kubernetes.NewForConfigAndClient(local.Config, local.HTTPClient); err != nil {
 		return nil, fmt.Errorf("client for mirrors: %w", err)
 	}
-	return m, nil
+	return mirror, nil
 }
 
 // Engage watches the Services of an engaged cluster while Run lasts. It is a [cluster.EngageFunc], given to

@@ -99,18 +99,18 @@ func emptyEndpoints(l *link, mirror *corev1.Service) *endpoints {
 // gatewayEndpoints returns the gateway's addresses under the port names of a mirror; none unless the remote
 // Service has a ready endpoint. keep is true as long as the addresses are not known.
 func (m *mirrorInputs) gatewayEndpoints(mirror *corev1.Service, ready bool) (_ *endpoints, keep bool) {
-	l, g := m.link, m.gateway
-	if len(g.addresses) == 0 {
+	link, state := m.link, m.gateway
+	if len(state.addresses) == 0 {
 		return nil, true
 	}
-	e := emptyEndpoints(l, mirror)
+	e := emptyEndpoints(link, mirror)
 	if !ready {
 		return e, false
 	}
 
-	subset := subsetOf(g.addresses, g.dead)
+	subset := subsetOf(state.addresses, state.dead)
 	for _, p := range mirror.Spec.Ports {
-		subset.Ports = append(subset.Ports, endpointPort(p, l.Gateway.Port))
+		subset.Ports = append(subset.Ports, endpointPort(p, link.Gateway.Port))
 	}
 	e.Subsets = []endpointSubset{subset}
 	return e, false
@@ -140,7 +140,7 @@ func (m *mirrorInputs) headlessEndpoints(mirror *corev1.Service) (_ *endpoints, 
 		return nil, true
 	}
 
-	e := emptyEndpoints(m.link, mirror)
+	endpoints := emptyEndpoints(m.link, mirror)
 	var subset endpointSubset
 
 	for _, hostname := range slices.Sorted(maps.Keys(remote.hostnames)) {
@@ -162,30 +162,30 @@ func (m *mirrorInputs) headlessEndpoints(mirror *corev1.Service) (_ *endpoints, 
 		for _, p := range mirror.Spec.Ports {
 			subset.Ports = append(subset.Ports, endpointPort(p, p.Port))
 		}
-		e.Subsets = []endpointSubset{subset}
+		endpoints.Subsets = []endpointSubset{subset}
 	}
-	return e, false
+	return endpoints, false
 }
 
 // probeObjects returns the Service over which a gateway is probed, and its Endpoints; nil as long as the
 // addresses are not known. They stay ready whatever the probe finds: it needs them.
-func probeObjects(l *link, k api.Key, addresses []string) (*corev1.Service, *endpoints) {
-	marks := map[string]string{gatewayLabel: "true", clusterLabel: l.Cluster, managedByLabel: productName}
-	port := l.Probe.Port
+func probeObjects(link *link, key api.Key, addresses []string) (*corev1.Service, *endpoints) {
+	marks := map[string]string{gatewayLabel: "true", clusterLabel: link.Cluster, managedByLabel: productName}
+	port := link.Probe.Port
 	service := &corev1.Service{
-		ObjectMeta: objectMeta(k, marks, map[string]string{}),
+		ObjectMeta: objectMeta(key, marks, map[string]string{}),
 		Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{
 			{Name: probePort, Protocol: corev1.ProtocolTCP, Port: port, TargetPort: intstr.FromInt32(port)},
 		}},
 	}
-	setOwners(service, map[string]api.Key{l.Cluster: l.Link})
+	setOwners(service, map[string]api.Key{link.Cluster: link.Link})
 	if len(addresses) == 0 {
 		return service, nil
 	}
 
 	subset := subsetOf(addresses, false)
 	subset.Ports = []corev1.EndpointPort{endpointPort(service.Spec.Ports[0], port)}
-	e := newEndpoints(l, objectMeta(k, maps.Clone(marks), map[string]string{}))
+	e := newEndpoints(link, objectMeta(key, maps.Clone(marks), map[string]string{}))
 	e.Subsets = []endpointSubset{subset}
 	return service, e
 }
@@ -195,42 +195,42 @@ func probeObjects(l *link, k api.Key, addresses []string) (*corev1.Service, *end
 // another writer keeps the rest. conflicts are the ports that do not fit, by Link. It returns nil if there
 // is nothing to make the Service from.
 func (in *inputs) federatedService(
-	k api.Key, base string, u union, existing *corev1.Service,
+	k api.Key, base string, union union, existing *corev1.Service,
 ) (_ *corev1.Service, conflicts map[api.Key]string) {
-	f := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: k.Namespace, Name: k.Name}}
+	service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: k.Namespace, Name: k.Name}}
 
-	firstKnown := len(u.members) > 0 && u.members[0].svc != nil
-	fromExisting := existing != nil && (!u.allOurs || !firstKnown)
+	firstKnown := len(union.members) > 0 && union.members[0].svc != nil
+	fromExisting := existing != nil && (!union.allOurs || !firstKnown)
 
 	switch {
 	case fromExisting:
-		f.Labels, f.Annotations = maps.Clone(existing.Labels), maps.Clone(existing.Annotations)
+		service.Labels, service.Annotations = maps.Clone(existing.Labels), maps.Clone(existing.Annotations)
 	case firstKnown:
-		first := u.members[0]
-		f.Labels = in.copyLabels(first.link, first.svc)
-		f.Annotations = in.copyAnnotations(first.link, first.svc)
+		first := union.members[0]
+		service.Labels = in.copyLabels(first.link, first.svc)
+		service.Annotations = in.copyAnnotations(first.link, first.svc)
 		if first.link != nil {
-			maps.DeleteFunc(f.Annotations, func(key, _ string) bool { return excluded(policyKeys, key) })
+			maps.DeleteFunc(service.Annotations, func(key, _ string) bool { return excluded(policyKeys, key) })
 		}
 	default:
 		return nil, nil
 	}
 
-	setMembers(f, base, u, existing)
-	f.Spec.Ports, conflicts = federatedPorts(u, existing, fromExisting)
-	return f, conflicts
+	setMembers(service, base, union, existing)
+	service.Spec.Ports, conflicts = federatedPorts(union, existing, fromExisting)
+	return service, conflicts
 }
 
 // setMembers annotates a federated Service with its members, and with the Links that they were written for.
-func setMembers(f *corev1.Service, base string, u union, existing *corev1.Service) {
-	if f.Annotations == nil {
-		f.Annotations = map[string]string{}
+func setMembers(service *corev1.Service, base string, union union, existing *corev1.Service) {
+	if service.Annotations == nil {
+		service.Annotations = map[string]string{}
 	}
 
-	delete(f.Annotations, localDiscoveryKey)
-	delete(f.Annotations, discoveryKey)
-	delete(f.Annotations, linksAnnotation)
-	delete(f.Annotations, appliedAnnotation)
+	delete(service.Annotations, localDiscoveryKey)
+	delete(service.Annotations, discoveryKey)
+	delete(service.Annotations, linksAnnotation)
+	delete(service.Annotations, appliedAnnotation)
 	written, owners := ownersOf(existing), map[string]api.Key{}
 	keepOwner := func(cluster string) {
 		if owner, found := written[cluster]; found {
@@ -239,9 +239,9 @@ func setMembers(f *corev1.Service, base string, u union, existing *corev1.Servic
 	}
 
 	var remote []string
-	for _, m := range u.members {
+	for _, m := range union.members {
 		if m.link == nil {
-			f.Annotations[localDiscoveryKey] = base
+			service.Annotations[localDiscoveryKey] = base
 			continue
 		}
 		remote = append(remote, base+"@"+m.link.Cluster)
@@ -252,19 +252,19 @@ func setMembers(f *corev1.Service, base string, u union, existing *corev1.Servic
 		}
 	}
 
-	for _, m := range u.foreignMembers {
+	for _, m := range union.foreignMembers {
 		keepOwner(clusterOf(m))
 	}
-	setOwners(f, owners)
-	if remote = append(remote, u.foreignMembers...); len(remote) > 0 {
-		f.Annotations[discoveryKey] = strings.Join(remote, ",")
+	setOwners(service, owners)
+	if remote = append(remote, union.foreignMembers...); len(remote) > 0 {
+		service.Annotations[discoveryKey] = strings.Join(remote, ",")
 	}
 }
 
 // federatedPorts returns the ports of a federated Service. As long as members are unknown, or not ours, the
 // existing ports stay: those members' are among them.
 func federatedPorts(
-	u union, existing *corev1.Service, fromExisting bool,
+	union union, existing *corev1.Service, fromExisting bool,
 ) (_ []corev1.ServicePort, conflicts map[api.Key]string) {
 	conflicts = map[api.Key]string{}
 	var ports portUnion
@@ -272,8 +272,8 @@ func federatedPorts(
 		ports.merge(copyPorts(existing))
 	}
 
-	allKnown := len(u.foreignMembers) == 0
-	for _, m := range u.members {
+	allKnown := len(union.foreignMembers) == 0
+	for _, m := range union.members {
 		if m.svc == nil {
 			allKnown = false
 			continue
@@ -283,7 +283,7 @@ func federatedPorts(
 		}
 	}
 
-	if existing != nil && !u.allOurs {
+	if existing != nil && !union.allOurs {
 		return copyPorts(existing), conflicts
 	}
 	if existing != nil && !allKnown {

@@ -66,20 +66,20 @@ func ownEntries(o metav1.Object) (kept []metav1.ManagedFieldsEntry, size int) {
 	}
 
 	isMarked := false
-	for _, e := range o.GetManagedFields() {
-		updates := e.Operation == metav1.ManagedFieldsOperationUpdate
+	for _, entry := range o.GetManagedFields() {
+		updates := entry.Operation == metav1.ManagedFieldsOperationUpdate
 		switch {
-		case e.Subresource != "":
-		case e.Manager == fieldManager:
+		case entry.Subresource != "":
+		case entry.Manager == fieldManager:
 			kept = append(kept, metav1.ManagedFieldsEntry{
-				Manager: e.Manager, Operation: e.Operation, FieldsV1: e.FieldsV1,
+				Manager: entry.Manager, Operation: entry.Operation, FieldsV1: entry.FieldsV1,
 			})
-			size += lengthOf(e)
-		case !updates || isMarked || !marksMirror(e):
+			size += lengthOf(entry)
+		case !updates || isMarked || !marksMirror(entry):
 		default:
 			isMarked = true
 			kept = append(kept, metav1.ManagedFieldsEntry{
-				Manager: e.Manager, Operation: e.Operation, FieldsV1: markField,
+				Manager: entry.Manager, Operation: entry.Operation, FieldsV1: markField,
 			})
 		}
 	}
@@ -147,24 +147,24 @@ func isApplied(is metav1.Object, hash string, fields [][]string) bool {
 
 // sign annotates an object with the hash of what it is made of, and returns that. The version of the remote Service
 // alone is no reason to write.
-func sign(o metav1.Object, parts ...any) string {
+func sign(object metav1.Object, parts ...any) string {
 	annotations := map[string]string{}
-	maps.Copy(annotations, o.GetAnnotations())
+	maps.Copy(annotations, object.GetAnnotations())
 	delete(annotations, appliedAnnotation)
 	delete(annotations, versionAnnotation)
 	h := fnv.New64a()
-	text, err := json.Marshal(append(parts, o.GetLabels(), annotations))
+	text, err := json.Marshal(append(parts, object.GetLabels(), annotations))
 	if err != nil {
 		panic(err) // it is made of strings and numbers
 	}
 
 	_, _ = h.Write(text) // it cannot fail
 	hash := fmt.Sprintf("%016x", h.Sum64())
-	if version, found := o.GetAnnotations()[versionAnnotation]; found {
+	if version, found := object.GetAnnotations()[versionAnnotation]; found {
 		annotations[versionAnnotation] = version
 	}
 	annotations[appliedAnnotation] = hash
-	o.SetAnnotations(annotations)
+	object.SetAnnotations(annotations)
 	return hash
 }
 

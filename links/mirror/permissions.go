@@ -58,22 +58,22 @@ func (p *permissions) require(ctx context.Context, needed writePermission) error
 	if p.known == nil {
 		p.known = map[writePermission]*accessReview{}
 	}
-	r := p.known[needed]
-	if r == nil {
-		r = &accessReview{turn: make(chan struct{}, 1)}
-		p.known[needed] = r
+	review := p.known[needed]
+	if review == nil {
+		review = &accessReview{turn: make(chan struct{}, 1)}
+		p.known[needed] = review
 	}
 	p.mu.Unlock()
 
 	select {
-	case r.turn <- struct{}{}:
-		defer func() { <-r.turn }()
+	case review.turn <- struct{}{}:
+		defer func() { <-review.turn }()
 	case <-ctx.Done():
 		return ctx.Err()
 	}
 
-	never := r.reviewedAt.IsZero()
-	if never || !r.allowed && time.Since(r.reviewedAt) >= permissionRetry {
+	never := review.reviewedAt.IsZero()
+	if never || !review.allowed && time.Since(review.reviewedAt) >= permissionRetry {
 		err := apply.Review(ctx, p.client, apply.Permission{
 			Resource: corev1.Resource(needed.resource), Namespace: needed.namespace, Verbs: []string{needed.verb},
 		})
@@ -89,10 +89,10 @@ func (p *permissions) require(ctx context.Context, needed writePermission) error
 			p.log.Info("A permission to write mirrors is missing",
 				"verb", needed.verb, "resource", needed.resource, "namespace", needed.namespace)
 		}
-		r.allowed, r.reviewedAt = !missing, time.Now()
+		review.allowed, review.reviewedAt = !missing, time.Now()
 	}
 
-	if !r.allowed {
+	if !review.allowed {
 		return errNoPermission{needed}
 	}
 	return nil

@@ -76,26 +76,26 @@ type reader interface {
 
 // readInputs reads what the plan for a name is computed from. It costs a few map look-ups, and for the name of a
 // federated Service one for each Link.
-func readInputs(r reader, all *linkSet, options *Options, k api.Key) *inputs {
+func readInputs(reader reader, all *linkSet, options *Options, key api.Key) *inputs {
 	in := &inputs{
-		options: options, linkSet: all, name: k, existing: r.readLocal(k), probe: all.probedOver(k),
-		leadsSomewhere: r.hasAddresses(k),
+		options: options, linkSet: all, name: key, existing: reader.readLocal(key), probe: all.probedOver(key),
+		leadsSomewhere: reader.hasAddresses(key),
 	}
 	// Services and Namespaces are watched apart: of a new Namespace the mirror that is in it may be seen first.
-	in.namespaceExists = in.existing != nil || r.namespaceExists(k.Namespace)
+	in.namespaceExists = in.existing != nil || reader.namespaceExists(key.Namespace)
 	if in.probe != nil {
-		in.probeGateway = r.gateway(in.probe.Cluster)
+		in.probeGateway = reader.gateway(in.probe.Cluster)
 	}
 
-	for l, base := range all.suffixed(k.Name) {
-		in.mirrors = append(in.mirrors, in.readMirror(r, l, base))
+	for l, base := range all.suffixed(key.Name) {
+		in.mirrors = append(in.mirrors, in.readMirror(reader, l, base))
 	}
 
-	if base, suffixed := strings.CutSuffix(k.Name, federatedSuffix); suffixed && base != "" {
-		in.localMember = r.readLocal(api.Key{Namespace: k.Namespace, Name: base})
+	if base, suffixed := strings.CutSuffix(key.Name, federatedSuffix); suffixed && base != "" {
+		in.localMember = reader.readLocal(api.Key{Namespace: key.Namespace, Name: base})
 		in.members = make([]remoteState, 0, len(all.links))
 		for _, l := range all.links {
-			in.members = append(in.members, readRemoteState(r, l.Cluster, k.Namespace, base))
+			in.members = append(in.members, readRemoteState(reader, l.Cluster, key.Namespace, base))
 		}
 	}
 	return in
@@ -108,26 +108,26 @@ func readRemoteState(r reader, cluster, namespace, name string) remoteState {
 }
 
 // readMirror reads what a mirror in the cluster of a Link is made of; name is that of the Service there.
-func (in *inputs) readMirror(r reader, l *link, name string) mirrorInputs {
+func (in *inputs) readMirror(reader reader, link *link, name string) mirrorInputs {
 	read := func(name string) remoteState {
-		state := readRemoteState(r, l.Cluster, in.name.Namespace, name)
-		state.readiness = r.readiness(l.Cluster, state.Key)
+		state := readRemoteState(reader, link.Cluster, in.name.Namespace, name)
+		state.readiness = reader.readiness(link.Cluster, state.Key)
 		return state
 	}
-	m := mirrorInputs{link: l, gateway: r.gateway(l.Cluster), remote: read(name)}
+	mirror := mirrorInputs{link: link, gateway: reader.gateway(link.Cluster), remote: read(name)}
 
 	if in.options.Headless {
-		m.readHeadless(r)
-		if names := r.servicesWithHostname(l.Cluster, in.name.Namespace, name); len(names) > 0 {
-			m.hostname, m.parent = name, read(names[0])
-			m.parentMirror = r.readLocal(mirrorName(l.Cluster, m.parent.Key))
+		mirror.readHeadless(reader)
+		if names := reader.servicesWithHostname(link.Cluster, in.name.Namespace, name); len(names) > 0 {
+			mirror.hostname, mirror.parent = name, read(names[0])
+			mirror.parentMirror = reader.readLocal(mirrorName(link.Cluster, mirror.parent.Key))
 		}
 	}
 
 	if in.existing != nil && in.existing.Labels[headlessLabel] != "" {
-		m.owner = read(strings.TrimSuffix(in.existing.Labels[headlessLabel], "-"+l.Cluster))
+		mirror.owner = read(strings.TrimSuffix(in.existing.Labels[headlessLabel], "-"+link.Cluster))
 	}
-	return m
+	return mirror
 }
 
 // readHeadless reads what the mirror of a headless Service is made of.
@@ -342,21 +342,21 @@ func (in *inputs) mayRemove() bool {
 		written := was.local != "" || len(was.remote) > 0 || existing.Annotations[linksAnnotation] != ""
 		return strings.HasSuffix(in.name.Name, federatedSuffix) && written
 	}
-	l := in.linkOf(cluster)
+	link := in.linkOf(cluster)
 	if existing.Labels[gatewayLabel] == "true" {
-		return in.complete && (l == nil || l.Problem == "")
+		return in.complete && (link == nil || link.Problem == "")
 	}
 
 	switch {
 	case !strings.HasSuffix(in.name.Name, "-"+cluster):
 		return false
-	case l == nil:
+	case link == nil:
 		return true
-	case l.Problem != "":
+	case link.Problem != "":
 		return false
 	}
 
-	i := slices.IndexFunc(in.mirrors, func(m mirrorInputs) bool { return m.link == l })
+	i := slices.IndexFunc(in.mirrors, func(m mirrorInputs) bool { return m.link == link })
 	if i < 0 {
 		return false // its name is the suffix alone
 	}
@@ -366,7 +366,7 @@ func (in *inputs) mayRemove() bool {
 	}
 
 	owner := m.owner
-	if owner.exists == present && in.options.Headless && l.Selector.Matches(labels.Set(owner.svc.Labels)) {
+	if owner.exists == present && in.options.Headless && link.Selector.Matches(labels.Set(owner.svc.Labels)) {
 		return owner.readiness.known
 	}
 	return owner.exists != unknown
@@ -396,53 +396,53 @@ func missingNamespace(name string) string {
 }
 
 // planMirror plans the mirror of one Service of a Link's cluster.
-func (in *inputs) planMirror(m *mirrorInputs) namePlan {
-	l, svc := m.link, m.remote.svc
-	exists := in.existing != nil && in.existing.Labels[clusterLabel] == l.Cluster
+func (in *inputs) planMirror(mirror *mirrorInputs) namePlan {
+	link, svc := mirror.link, mirror.remote.svc
+	exists := in.existing != nil && in.existing.Labels[clusterLabel] == link.Cluster
 	switch {
-	case l.skipReason != "" || l.Problem != "" || m.remote.exists == unknown:
-		return m.keepUnknown(exists)
-	case m.remote.exists == absent, !l.mirrors(labels.Set(svc.Labels)):
+	case link.skipReason != "" || link.Problem != "" || mirror.remote.exists == unknown:
+		return mirror.keepUnknown(exists)
+	case mirror.remote.exists == absent, !link.mirrors(labels.Set(svc.Labels)):
 		return namePlan{}
 	}
 
 	if problem := unsuitable(svc.Service, in.name.Name); problem != "" {
-		return m.failed(reasonInvalidService, problem)
+		return mirror.failed(reasonInvalidService, problem)
 	}
 
-	direct := l.RemoteDiscoverySelector.Matches(labels.Set(svc.Labels))
-	if !direct && len(l.Gateway.Addresses) == 0 {
-		p := m.failed(reasonError, "the Link has no gatewayAddress: "+
+	direct := link.RemoteDiscoverySelector.Matches(labels.Set(svc.Labels))
+	if !direct && len(link.Gateway.Addresses) == 0 {
+		p := mirror.failed(reasonError, "the Link has no gatewayAddress: "+
 			"set it, or mirror the Service by remoteDiscoverySelector")
 		p.keepService, p.keepEndpoints = exists, exists
 		return p
 	}
 
-	namespaceLabels, possible := in.planNamespace(l)
+	namespaceLabels, possible := in.planNamespace(link)
 	if !possible {
-		return m.failed(reasonMissingNamespace, missingNamespace(in.name.Namespace))
+		return mirror.failed(reasonMissingNamespace, missingNamespace(in.name.Namespace))
 	}
-	p := namePlan{namespaceLabels: namespaceLabels, results: m.mirrored(svc.omitted)}
-	p.service = in.mirrorService(l, in.name, svc.Service)
+	plan := namePlan{namespaceLabels: namespaceLabels, results: mirror.mirrored(svc.omitted)}
+	plan.service = in.mirrorService(link, in.name, svc.Service)
 	if direct {
-		p.service.Labels[discoveryKey], p.service.Labels[remoteServiceLabel] = l.Cluster, m.remote.Name
-		return p
+		plan.service.Labels[discoveryKey], plan.service.Labels[remoteServiceLabel] = link.Cluster, mirror.remote.Name
+		return plan
 	}
 
-	p.results = in.gatewayResults(m, p.results)
+	plan.results = in.gatewayResults(mirror, plan.results)
 	if in.options.Headless && isHeadless(svc.Service) {
-		if problem := in.chooseKind(p.service, m.remote.readiness); problem != "" {
-			return m.failed(reasonError, problem)
+		if problem := in.chooseKind(plan.service, mirror.remote.readiness); problem != "" {
+			return mirror.failed(reasonError, problem)
 		}
-		if isHeadless(p.service) {
-			p.endpoints, p.keepEndpoints = m.headlessEndpoints(p.service)
-			return p
+		if isHeadless(plan.service) {
+			plan.endpoints, plan.keepEndpoints = mirror.headlessEndpoints(plan.service)
+			return plan
 		}
 	}
 
-	ready := !m.remote.readiness.known || m.remote.readiness.ready
-	p.endpoints, p.keepEndpoints = m.gatewayEndpoints(p.service, ready)
-	return p
+	ready := !mirror.remote.readiness.known || mirror.remote.readiness.ready
+	plan.endpoints, plan.keepEndpoints = mirror.gatewayEndpoints(plan.service, ready)
+	return plan
 }
 
 // gatewayResults returns the results for a mirror, as an error if the gateway has no address for it. Endpoints that
@@ -465,19 +465,19 @@ func (in *inputs) gatewayResults(m *mirrorInputs, results []serviceResult) []ser
 
 // noAddress returns why a gateway has no address that the existing mirror can lead to; empty if it has one, or if that
 // is not known. A Service leads to addresses of its own families only.
-func (in *inputs) noAddress(g gatewayState) string {
+func (in *inputs) noAddress(state gatewayState) string {
 	switch {
-	case len(g.addresses) == 0 && g.problem != "":
-		return "the gateway has no address: " + g.problem
-	case len(g.addresses) == 0 || in.existing == nil || len(in.existing.Spec.IPFamilies) == 0:
+	case len(state.addresses) == 0 && state.problem != "":
+		return "the gateway has no address: " + state.problem
+	case len(state.addresses) == 0 || in.existing == nil || len(in.existing.Spec.IPFamilies) == 0:
 		return ""
 	}
 	families := in.existing.Spec.IPFamilies
-	if slices.ContainsFunc(g.addresses, func(ip string) bool { return slices.Contains(families, familyOf(ip)) }) {
+	if slices.ContainsFunc(state.addresses, func(ip string) bool { return slices.Contains(families, familyOf(ip)) }) {
 		return ""
 	}
 	return fmt.Sprintf("the gateway has no %s address, and this Service has no other: it has %s",
-		families[0], describeAddresses(g.addresses))
+		families[0], describeAddresses(state.addresses))
 }
 
 func familyOf(ip string) corev1.IPFamily {
@@ -533,17 +533,17 @@ func (in *inputs) chooseKind(mirror *corev1.Service, remote readiness) (problem 
 }
 
 // planEndpointMirror plans the Service that represents one endpoint of a headless Service.
-func (in *inputs) planEndpointMirror(m *mirrorInputs) namePlan {
-	l, svc := m.link, m.parent.svc
+func (in *inputs) planEndpointMirror(mirror *mirrorInputs) namePlan {
+	link, svc := mirror.link, mirror.parent.svc
 	switch {
-	case m.hostname == "" || l.skipReason != "" || l.Problem != "" || len(l.Gateway.Addresses) == 0,
-		!in.namespaceExists || m.parent.exists != present,
-		!isHeadless(svc.Service) || !mirrorsThroughGateway(l, svc),
-		m.parentMirror == nil || !isOurs(m.parentMirror) || !isHeadless(m.parentMirror):
+	case mirror.hostname == "" || link.skipReason != "" || link.Problem != "" || len(link.Gateway.Addresses) == 0,
+		!in.namespaceExists || mirror.parent.exists != present,
+		!isHeadless(svc.Service) || !mirrorsThroughGateway(link, svc),
+		mirror.parentMirror == nil || !isOurs(mirror.parentMirror) || !isHeadless(mirror.parentMirror):
 		return namePlan{}
 	}
 
-	result := serviceResult{link: l.Link, remote: m.parent.Key, endpoint: m.hostname}
+	result := serviceResult{link: link.Link, remote: mirror.parent.Key, endpoint: mirror.hostname}
 	if problem := unsuitable(svc.Service, in.name.Name); problem != "" {
 		result.reason, result.message = reasonInvalidService, problem
 		return namePlan{results: []serviceResult{result}}
@@ -551,10 +551,10 @@ func (in *inputs) planEndpointMirror(m *mirrorInputs) namePlan {
 
 	result.mirrored, result.reason = true, reasonMirrored
 	p := namePlan{
-		service: endpointMirrorService(l, in.name, m.hostname, svc.Service), results: []serviceResult{result},
+		service: endpointMirrorService(link, in.name, mirror.hostname, svc.Service), results: []serviceResult{result},
 	}
-	ready := !m.parent.readiness.known || m.parent.readiness.hostnames[m.hostname]
-	p.endpoints, p.keepEndpoints = m.gatewayEndpoints(p.service, ready)
+	ready := !mirror.parent.readiness.known || mirror.parent.readiness.hostnames[mirror.hostname]
+	p.endpoints, p.keepEndpoints = mirror.gatewayEndpoints(p.service, ready)
 	return p
 }
 
@@ -566,20 +566,20 @@ func (in *inputs) planProbe() namePlan {
 		return namePlan{}
 	}
 	service, endpoints := probeObjects(in.probe, in.name, in.probeGateway.addresses)
-	p := namePlan{service: service, endpoints: endpoints, keepEndpoints: endpoints == nil}
+	plan := namePlan{service: service, endpoints: endpoints, keepEndpoints: endpoints == nil}
 	if existing == nil || isOurs(existing) {
-		return p
+		return plan
 	}
 
-	p.service, p.keepService = nil, true
+	plan.service, plan.keepService = nil, true
 	port, err := probedBy(in.name, existing)
 	switch {
 	case err != nil:
-		p.endpoints, p.keepEndpoints = nil, true
-	case p.endpoints != nil:
-		p.endpoints.Subsets[0].Ports[0].Name = port.Name
+		plan.endpoints, plan.keepEndpoints = nil, true
+	case plan.endpoints != nil:
+		plan.endpoints.Subsets[0].Ports[0].Name = port.Name
 	}
-	return p
+	return plan
 }
 
 // planNamespace returns the labels of the missing namespace, which is to be created; nil if none is. It returns false
@@ -606,56 +606,56 @@ type union struct {
 
 // planFederated plans a federated Service, the union of the Services of one name.
 func (in *inputs) planFederated() namePlan {
-	k, existing := in.name, in.existing
-	base, suffixed := strings.CutSuffix(k.Name, federatedSuffix)
+	name, existing := in.name, in.existing
+	base, suffixed := strings.CutSuffix(name.Name, federatedSuffix)
 	isMirrorOfCluster := existing != nil && existing.Labels[clusterLabel] != "" && isMirror(existing)
 	if !suffixed || base == "" || isMirrorOfCluster {
 		return namePlan{}
 	}
 
 	was := membershipOf(existing)
-	var p namePlan
-	u := union{allOurs: true}
-	in.addLocalMember(&u, was)
+	var plan namePlan
+	union := union{allOurs: true}
+	in.addLocalMember(&union, was)
 	for i, l := range in.links {
 		if l.Cluster != "" {
-			in.addRemoteMember(&u, &p, l, &in.members[i], was)
+			in.addRemoteMember(&union, &plan, l, &in.members[i], was)
 		}
 	}
 
 	for _, m := range was.remote {
 		cluster := clusterOf(m)
 		if in.linkOf(cluster) == nil && !in.linkGone(existing, cluster) {
-			u.foreignMembers = append(u.foreignMembers, m)
-			u.allOurs = u.allOurs && !in.servedByLinkerd[cluster]
+			union.foreignMembers = append(union.foreignMembers, m)
+			union.allOurs = union.allOurs && !in.servedByLinkerd[cluster]
 		}
 	}
 
-	if len(u.members)+len(u.foreignMembers) == 0 {
-		return p
+	if len(union.members)+len(union.foreignMembers) == 0 {
+		return plan
 	}
-	u.allOurs = u.allOurs && len(u.members) > 0
+	union.allOurs = union.allOurs && len(union.members) > 0
 	if existing != nil && !isOurs(existing) {
 		existing = nil // Plan rejects the name; nothing is taken from the Service
 	}
 
-	service, conflicts := in.federatedService(k, base, u, existing)
+	service, conflicts := in.federatedService(name, base, union, existing)
 	if service == nil { // nothing is known of any member
-		p.keepService = true
-		return p
+		plan.keepService = true
+		return plan
 	}
-	if p.shared = !u.allOurs; p.shared && existing != nil && sameMembers(existing, service) {
-		p.keepService = true // there is nothing for us to write
-		return p
+	if plan.shared = !union.allOurs; plan.shared && existing != nil && sameMembers(existing, service) {
+		plan.keepService = true // there is nothing for us to write
+		return plan
 	}
 
-	p.service = service
-	for i, result := range p.results {
+	plan.service = service
+	for i, result := range plan.results {
 		if conflict := conflicts[result.link]; result.mirrored && conflict != "" {
-			p.results[i].message = strings.TrimPrefix(result.message+"; "+conflict, "; ")
+			plan.results[i].message = strings.TrimPrefix(result.message+"; "+conflict, "; ")
 		}
 	}
-	return p
+	return plan
 }
 
 // sameMembers reports whether two federated Services name the same members, written for the same Links.
@@ -680,30 +680,30 @@ func (in *inputs) addLocalMember(u *union, was membership) {
 }
 
 // addRemoteMember adds the Service of a name in a Link's cluster to a union, if it joins, and its result to
-// p.
-func (in *inputs) addRemoteMember(u *union, p *namePlan, l *link, r *remoteState, was membership) {
-	wasMember := was.has(r.Name, l.Cluster)
-	svc, exists := r.svc, r.exists
-	result := serviceResult{link: l.Link, federated: true, remote: r.Key, reason: reasonInvalidService}
+// plan.
+func (in *inputs) addRemoteMember(union *union, plan *namePlan, link *link, remote *remoteState, was membership) {
+	wasMember := was.has(remote.Name, link.Cluster)
+	svc, exists := remote.svc, remote.exists
+	result := serviceResult{link: link.Link, federated: true, remote: remote.Key, reason: reasonInvalidService}
 
 	switch {
-	case l.skipReason != "":
+	case link.skipReason != "":
 		if wasMember {
-			u.members, u.allOurs = append(u.members, unionMember{link: l}), false
+			union.members, union.allOurs = append(union.members, unionMember{link: link}), false
 		}
 		return
-	case l.Problem != "" || exists == unknown:
+	case link.Problem != "" || exists == unknown:
 		if wasMember {
-			u.members = append(u.members, unionMember{link: l})
+			union.members = append(union.members, unionMember{link: link})
 			result.mirrored, result.reason, result.message = true, reasonMirrored, keptWhileUnknown
-			p.results = append(p.results, result)
+			plan.results = append(plan.results, result)
 		}
 		return
-	case exists == absent || !l.FederatedServiceSelector.Matches(labels.Set(svc.Labels)):
+	case exists == absent || !link.FederatedServiceSelector.Matches(labels.Set(svc.Labels)):
 		return
 	}
 
-	namespaceLabels, possible := in.planNamespace(l)
+	namespaceLabels, possible := in.planNamespace(link)
 
 	problem := unsuitable(svc.Service, in.name.Name)
 	switch {
@@ -712,14 +712,14 @@ func (in *inputs) addRemoteMember(u *union, p *namePlan, l *link, r *remoteState
 	case isHeadless(svc.Service):
 		result.message = "it is headless: such a Service cannot join a federated one"
 	case !possible:
-		result.reason, result.message = reasonMissingNamespace, missingNamespace(r.Namespace)
+		result.reason, result.message = reasonMissingNamespace, missingNamespace(remote.Namespace)
 	default:
 		result.mirrored, result.reason, result.message = true, reasonMirrored, svc.omitted
-		u.members = append(u.members, unionMember{link: l, svc: svc.Service})
-		p.namespaceLabels = namespaceLabels
+		union.members = append(union.members, unionMember{link: link, svc: svc.Service})
+		plan.namespaceLabels = namespaceLabels
 	}
 
-	p.results = append(p.results, result)
+	plan.results = append(plan.results, result)
 }
 
 // membership is the list of members that a federated Service has in its annotations.

@@ -47,25 +47,25 @@ func (e *remoteEndpoints) servicesWithHostname(cluster, namespace, hostname stri
 }
 
 // followIf begins or ends to follow the endpoints of a remote Service.
-func (e *remoteEndpoints) followIf(needed bool, k queueKey) {
+func (e *remoteEndpoints) followIf(needed bool, key queueKey) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 
-	_, followed := e.of[k.cluster][k.Namespace][k.Name]
+	_, followed := e.of[key.cluster][key.Namespace][key.Name]
 	switch {
 	case followed == needed:
 	case needed:
-		e.loop.Follow(k, k.ref())
+		e.loop.Follow(key, key.ref())
 		if e.of == nil {
 			e.of = map[string]api.ByNamespace[readiness]{}
 		}
-		if e.of[k.cluster] == nil {
-			e.of[k.cluster] = api.ByNamespace[readiness]{}
+		if e.of[key.cluster] == nil {
+			e.of[key.cluster] = api.ByNamespace[readiness]{}
 		}
-		e.of[k.cluster].Put(k.Key, e.readSnapshot(k))
+		e.of[key.cluster].Put(key.Key, e.readSnapshot(key))
 	default:
-		e.loop.Unfollow(k)
-		e.of[k.cluster].Remove(k.Key)
+		e.loop.Unfollow(key)
+		e.of[key.cluster].Remove(key.Key)
 	}
 }
 
@@ -137,24 +137,24 @@ func (t *term) reconcileEndpoints(k queueKey) {
 // newReadiness summarizes a Snapshot. Nothing is known as long as the Service or one of its members is
 // unknown.
 func newReadiness(s *federation.Snapshot) readiness {
-	r := readiness{known: s.View != nil && len(s.Unknown()) == 0, hostnames: map[string]bool{}}
+	readiness := readiness{known: s.View != nil && len(s.Unknown()) == 0, hostnames: map[string]bool{}}
 	for _, m := range s.Members {
 		if m.View == nil {
 			continue
 		}
 
-		r.given = true
+		readiness.given = true
 		for _, slice := range m.View.Slices {
 			for _, e := range slice.Endpoints {
-				r.endpoints, r.ready = true, r.ready || e.Ready
+				readiness.endpoints, readiness.ready = true, readiness.ready || e.Ready
 				if name := e.Hostname(); len(validation.IsDNS1123Label(name)) == 0 {
-					r.hostnames[name] = r.hostnames[name] || e.Ready
+					readiness.hostnames[name] = readiness.hostnames[name] || e.Ready
 				}
 			}
 		}
 	}
 
-	return r
+	return readiness
 }
 
 func (r readiness) equal(o readiness) bool {

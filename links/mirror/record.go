@@ -116,10 +116,10 @@ func trimEndpoints(object any) (*endpoints, bool) {
 	if !ok {
 		return nil, false
 	}
-	e := &endpoints{ObjectMeta: identityOfObject(whole)}
-	e.Labels = entries(whole.Labels, isMark)
+	endpoints := &endpoints{ObjectMeta: identityOfObject(whole)}
+	endpoints.Labels = entries(whole.Labels, isMark)
 	if slices.ContainsFunc(whole.Subsets, hasAddresses) {
-		e.Subsets = []endpointSubset{{Addresses: make([]corev1.EndpointAddress, 1)}}
+		endpoints.Subsets = []endpointSubset{{Addresses: make([]corev1.EndpointAddress, 1)}}
 	}
 
 	fields, size := ownEntries(whole)
@@ -128,8 +128,8 @@ func trimEndpoints(object any) (*endpoints, bool) {
 		updated := metav1.ManagedFieldsEntry{Manager: fieldManager, Operation: metav1.ManagedFieldsOperationUpdate}
 		fields, applied = []metav1.ManagedFieldsEntry{updated}, "" // they are taken over, and applied anew
 	}
-	e.ManagedFields, e.Annotations = fields, map[string]string{appliedAnnotation: applied}
-	return e, true
+	endpoints.ManagedFields, endpoints.Annotations = fields, map[string]string{appliedAnnotation: applied}
+	return endpoints, true
 }
 
 func hasAddresses(s endpointSubset) bool { return len(s.Addresses)+len(s.NotReadyAddresses) > 0 }

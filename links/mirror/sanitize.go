@@ -98,30 +98,30 @@ func validPorts(all []corev1.ServicePort, omitted []string) ([]corev1.ServicePor
 	seen := map[portIdentity]bool{}
 	var ports []corev1.ServicePort
 
-	for _, p := range all {
-		id := identityOf(p)
+	for _, port := range all {
+		id := identityOf(port)
 		switch id.protocol {
 		case corev1.ProtocolTCP, corev1.ProtocolUDP, corev1.ProtocolSCTP:
 		default:
-			omitted = append(omitted, fmt.Sprintf("port %d of protocol %s", p.Port, quoted(string(p.Protocol))))
+			omitted = append(omitted, fmt.Sprintf("port %d of protocol %s", port.Port, quoted(string(port.Protocol))))
 			continue
 		}
 
-		if len(validation.IsValidPortNum(int(p.Port))) > 0 || seen[id] || len(ports) == maxPorts {
-			omitted = append(omitted, fmt.Sprintf("port %d", p.Port))
+		if len(validation.IsValidPortNum(int(port.Port))) > 0 || seen[id] || len(ports) == maxPorts {
+			omitted = append(omitted, fmt.Sprintf("port %d", port.Port))
 			continue
 		}
 		seen[id] = true
-		if p.AppProtocol != nil && len(validation.IsQualifiedName(*p.AppProtocol)) > 0 {
-			omitted = append(omitted, fmt.Sprintf("appProtocol %s of port %d", quoted(*p.AppProtocol), p.Port))
-			p.AppProtocol = nil
+		if port.AppProtocol != nil && len(validation.IsQualifiedName(*port.AppProtocol)) > 0 {
+			omitted = append(omitted, fmt.Sprintf("appProtocol %s of port %d", quoted(*port.AppProtocol), port.Port))
+			port.AppProtocol = nil
 		}
 
-		if !validTarget(p.TargetPort) {
-			omitted = append(omitted, fmt.Sprintf("targetPort of port %d", p.Port))
-			p.TargetPort = intstr.IntOrString{}
+		if !validTarget(port.TargetPort) {
+			omitted = append(omitted, fmt.Sprintf("targetPort of port %d", port.Port))
+			port.TargetPort = intstr.IntOrString{}
 		}
-		ports = append(ports, p)
+		ports = append(ports, port)
 	}
 
 	for i, p := range uniqueNames(ports) {

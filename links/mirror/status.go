@@ -129,28 +129,28 @@ func (r *serviceResult) refuse(endpoints []serviceResult) {
 func (t *term) reportLink(_ context.Context, k api.Key) error {
 	now, _ := t.linkSet.Load()
 	t.metrics.keepServices(now)
-	l := now.linkNamed(k)
-	if l == nil {
+	link := now.linkNamed(k)
+	if link == nil {
 		return nil
 	}
 	t.mu.Lock()
-	r, results, localRefusal := t.remotes[l.Cluster], withEndpoints(t.results.resultsOf(k)), t.localRefusal
+	r, results, localRefusal := t.remotes[link.Cluster], withEndpoints(t.results.resultsOf(k)), t.localRefusal
 	t.mu.Unlock()
 
-	t.metrics.setServices(l.Cluster, results)
-	t.metrics.setGateway(l, t.gateway(l.Cluster))
-	s := links.MirrorStatus{Condition: t.mirroringCondition(l, r, results, localRefusal)}
-	if r != nil && l.skipReason == "" && l.Problem == "" {
-		s.Unmatched = r.unmatched(l)
-		if r.hasAllResults(l, results) {
+	t.metrics.setServices(link.Cluster, results)
+	t.metrics.setGateway(link, t.gateway(link.Cluster))
+	s := links.MirrorStatus{Condition: t.mirroringCondition(link, r, results, localRefusal)}
+	if r != nil && link.skipReason == "" && link.Problem == "" {
+		s.Unmatched = r.unmatched(link)
+		if r.hasAllResults(link, results) {
 			s.Services = &links.MirroredServices{
-				Mirrored: serviceStatuses(l, results, false), Federated: serviceStatuses(l, results, true),
+				Mirrored: serviceStatuses(link, results, false), Federated: serviceStatuses(link, results, true),
 			}
 		}
 	}
 
-	t.links.SetMirrorStatus(l.Link, l.UID, s)
-	if until := t.paces.pacedUntil(l.Cluster); !until.IsZero() {
+	t.links.SetMirrorStatus(link.Link, link.UID, s)
+	if until := t.paces.pacedUntil(link.Cluster); !until.IsZero() {
 		return &apply.Retry{After: time.Until(until), Err: apply.ErrPaced}
 	}
 	return nil
@@ -205,31 +205,31 @@ func (r *remoteCluster) unmatched(l *link) (all []string) {
 }
 
 func (t *term) mirroringCondition(
-	l *link, r *remoteCluster, results []serviceResult, localRefusal string,
+	link *link, remote *remoteCluster, results []serviceResult, localRefusal string,
 ) metav1.Condition {
 	condition := func(status metav1.ConditionStatus, reason, message string) metav1.Condition {
 		return metav1.Condition{
-			Type: links.Mirrors, Status: status, Reason: reason, Message: message, ObservedGeneration: l.Generation,
+			Type: links.Mirrors, Status: status, Reason: reason, Message: message, ObservedGeneration: link.Generation,
 		}
 	}
 
-	gateway := t.gateway(l.Cluster)
+	gateway := t.gateway(link.Cluster)
 	noGateway := slices.IndexFunc(results, func(r serviceResult) bool { return r.noGateway })
 
 	forbidden := slices.IndexFunc(results, func(r serviceResult) bool {
 		return strings.HasPrefix(r.message, noPermissionPrefix)
 	})
 	switch {
-	case l.skipReason != "":
-		return condition(metav1.ConditionFalse, links.LeftToLinkerd, l.skipReason)
-	case l.Problem != "":
-		return condition(metav1.ConditionFalse, reasonInvalidLink, l.Problem+"; existing mirrors are kept")
+	case link.skipReason != "":
+		return condition(metav1.ConditionFalse, links.LeftToLinkerd, link.skipReason)
+	case link.Problem != "":
+		return condition(metav1.ConditionFalse, reasonInvalidLink, link.Problem+"; existing mirrors are kept")
 	case localRefusal != "":
 		return condition(metav1.ConditionFalse, reasonForbidden, localRefusal)
-	case r == nil:
+	case remote == nil:
 		return condition(metav1.ConditionUnknown, reasonWaiting,
 			"the Services of the cluster were not listed yet: existing mirrors are kept")
-	case r.removalHeld.Load():
+	case remote.removalHeld.Load():
 		return condition(metav1.ConditionUnknown, reasonRemovalHeld,
 			"most of the mirrored Services have vanished at once: they are removed if the next listing lacks them too")
 	case forbidden >= 0:
@@ -244,7 +244,7 @@ func (t *term) mirroringCondition(
 	case gateway.unprobed != "":
 		return condition(metav1.ConditionFalse, links.GatewayNotProbed, gateway.unprobed+
 			": Services are mirrored, and the gateway counts as it did before")
-	case t.budget.exhausted(l.Cluster):
+	case t.budget.exhausted(link.Cluster):
 		waiting := 0
 		for _, result := range results {
 			if result.overBudget {
@@ -256,7 +256,7 @@ func (t *term) mirroringCondition(
 				"date, and %d more that the Link selects are not created", t.options.MaxServices, waiting))
 	}
 
-	if !t.paces.pacedUntil(l.Cluster).IsZero() {
+	if !t.paces.pacedUntil(link.Cluster).IsZero() {
 		return condition(metav1.ConditionFalse, reasonPaced, pacedMessage)
 	}
 	return condition(metav1.ConditionTrue, reasonMirroring, "Services are mirrored as the Link asks")
@@ -272,23 +272,23 @@ func serviceStatuses(l *link, results []serviceResult, federated bool) (list []l
 	return list
 }
 
-func (r serviceResult) statusEntry(l *link) links.ServiceStatus {
-	c := links.ServiceCondition{Condition: metav1.Condition{
+func (r serviceResult) statusEntry(link *link) links.ServiceStatus {
+	condition := links.ServiceCondition{Condition: metav1.Condition{
 		Type: conditionMirrored, Status: metav1.ConditionFalse, Reason: r.reason, Message: r.message,
 	}}
-	s := links.ServiceStatus{
+	entry := links.ServiceStatus{
 		ControllerName: controllerName,
 		RemoteRef:      links.ObjectRef{Kind: kindService, Namespace: r.remote.Namespace, Name: r.remote.Name},
 	}
 
 	if r.mirrored {
-		c.Status = metav1.ConditionTrue
-		local := mirrorName(l.Cluster, r.remote)
+		condition.Status = metav1.ConditionTrue
+		local := mirrorName(link.Cluster, r.remote)
 		if r.federated {
 			local = federatedName(r.remote)
 		}
-		c.LocalRef = &links.ObjectRef{Kind: kindService, Namespace: local.Namespace, Name: local.Name}
+		condition.LocalRef = &links.ObjectRef{Kind: kindService, Namespace: local.Namespace, Name: local.Name}
 	}
-	s.Conditions = []links.ServiceCondition{c}
-	return s
+	entry.Conditions = []links.ServiceCondition{condition}
+	return entry
 }

@@ -108,11 +108,11 @@ type term struct {
 	results      *resultIndex              // its indices are safe without mu
 }
 
-func newTerm(m *Mirror, engaged *api.Connection) *term {
-	t := &term{
-		Mirror:          m,
-		permissions:     &permissions{log: m.log, client: m.core},
-		budget:          newBudget(m.options.MaxServices),
+func newTerm(mirror *Mirror, engaged *api.Connection) *term {
+	term := &term{
+		Mirror:          mirror,
+		permissions:     &permissions{log: mirror.log, client: mirror.core},
+		budget:          newBudget(mirror.options.MaxServices),
 		paces:           newPaces(),
 		ready:           make(chan struct{}),
 		remotes:         map[string]*remoteCluster{},
@@ -120,32 +120,32 @@ func newTerm(m *Mirror, engaged *api.Connection) *term {
 		gateways:        map[string]*gateway{},
 		results:         newResultIndex(),
 	}
-	t.linkSet.Store(&linkSet{})
+	term.linkSet.Store(&linkSet{})
 
-	t.statuses = apply.NewLoop(m.log, apply.Config[api.Key]{
-		Reconcile: t.reportLink, Queue: "mirror-statuses", Delay: statusDelay,
+	term.statuses = apply.NewLoop(mirror.log, apply.Config[api.Key]{
+		Reconcile: term.reportLink, Queue: "mirror-statuses", Delay: statusDelay,
 	})
-	t.names = apply.NewLoop(m.log, apply.Config[queueKey]{
-		Reconcile: t.reconcile, Begin: t.beginWriting, Failed: t.logFailure,
-		Store: m.store, Queue: "mirror", Workers: workers,
+	term.names = apply.NewLoop(mirror.log, apply.Config[queueKey]{
+		Reconcile: term.reconcile, Begin: term.beginWriting, Failed: term.logFailure,
+		Store: mirror.store, Queue: "mirror", Workers: workers,
 	})
-	t.remoteEndpoints.loop = t.names
-	t.services = api.NewInformer(engaged, serviceKind, trimLocal, t.localServiceChanged)
+	term.remoteEndpoints.loop = term.names
+	term.services = api.NewInformer(engaged, serviceKind, trimLocal, term.localServiceChanged)
 
 	ours := api.Typed(corev1.SchemeGroupVersion, "endpoints", "Endpoints", &endpoints{})
 	ours.Labels = clusterLabel
-	t.endpoints = api.NewInformer(t.local, ours, trimEndpoints, func(k api.Key) { t.enqueue(k) })
+	term.endpoints = api.NewInformer(term.local, ours, trimEndpoints, func(k api.Key) { term.enqueue(k) })
 	namespaces := api.Typed(corev1.SchemeGroupVersion, "namespaces", "Namespace", &corev1.Namespace{})
-	t.namespaces = api.NewInformer(t.local, namespaces,
+	term.namespaces = api.NewInformer(term.local, namespaces,
 		func(any) (struct{}, bool) { return struct{}{}, true },
-		t.namespaceChanged)
+		term.namespaceChanged)
 
-	links := &linkFollower{term: t, synced: make(chan struct{}), watches: map[string]*leaseWatch{}}
-	t.names.Read(links, apply.Permission{})
-	t.names.Read(localInput{t.services, t, "services"}, apply.Permission{})
-	t.names.Read(localInput{t.endpoints, t, "endpoints"}, apply.Permission{})
-	t.names.ReadOptional(t.namespaces)
-	return t
+	links := &linkFollower{term: term, synced: make(chan struct{}), watches: map[string]*leaseWatch{}}
+	term.names.Read(links, apply.Permission{})
+	term.names.Read(localInput{term.services, term, "services"}, apply.Permission{})
+	term.names.Read(localInput{term.endpoints, term, "endpoints"}, apply.Permission{})
+	term.names.ReadOptional(term.namespaces)
+	return term
 }
 
 func (t *term) run(ctx context.Context) error {
@@ -284,18 +284,18 @@ func (t *term) enqueueNames(namespace string) {
 
 // reserveSpace counts a new Service for one of the clusters, and returns false if all of them have as many as they
 // may. It logs when a cluster has used its budget up.
-func (t *term) reserveSpace(k api.Key, clusters []string) bool {
+func (t *term) reserveSpace(key api.Key, clusters []string) bool {
 	wasExhausted := map[string]bool{}
 	for _, name := range clusters {
 		wasExhausted[name] = t.budget.exhausted(name)
 	}
 
-	reserved := t.budget.reserve(k, clusters)
+	reserved := t.budget.reserve(key, clusters)
 	for _, name := range clusters {
 		if !reserved && !wasExhausted[name] {
 			t.log.Info("A linked cluster has as many Services here as it may: existing ones are kept up to date, "+
 				"and no more are created",
-				"cluster", name, "limit", t.options.MaxServices, "first", k.String())
+				"cluster", name, "limit", t.options.MaxServices, "first", key.String())
 		}
 	}
 	return reserved
