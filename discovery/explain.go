@@ -69,31 +69,31 @@ type Claim struct {
 // Explain returns what a client gets for a Query, and why. The client's node, if it is not given, is
 // the one of its streams, and its zone that of the node. reject returns why a stream that opens now
 // would end at once with an Answer; empty if it would not.
-func (e *Engine) Explain(q Query, client serving.Client, reject func(*federation.Answer) string) *Explanation {
-	x := &Explanation{Client: Place{Client: client}, Claims: []Claim{}, Streams: []StreamStatus{}}
-	holders := e.addStreams(x, q)
-	node, known := e.store.Nodes().Get(x.Client.Node)
-	place := placeOf(x.Client.Client, node, known)
-	x.Client.Zone = place.Zone
-	snapshot := e.snapshotOf(q.Service)
-	x.Version = snapshot.Version
-	selection := federation.Select(snapshot, e.config.selected(q), nil)
+func (e *Engine) Explain(query Query, client serving.Client, reject func(*federation.Answer) string) *Explanation {
+	explanation := &Explanation{Client: Place{Client: client}, Claims: []Claim{}, Streams: []StreamStatus{}}
+	holders := e.addStreams(explanation, query)
+	node, known := e.store.Nodes().Get(explanation.Client.Node)
+	place := placeOf(explanation.Client.Client, node, known)
+	explanation.Client.Zone = place.Zone
+	snapshot := e.snapshotOf(query.Service)
+	explanation.Version = snapshot.Version
+	selection := federation.Select(snapshot, e.config.selected(query), nil)
 	answer := selection.Answer(place, nil)
-	x.Policy, x.Traffic = selection.Divided(), trafficOf(selection, place, answer.Set)
+	explanation.Policy, explanation.Traffic = selection.Divided(), trafficOf(selection, place, answer.Set)
 
 	if wait := time.Until(e.waitUntil(snapshot.Members...)); wait <= 0 {
-		x.Refused = reject(answer)
+		explanation.Refused = reject(answer)
 	} else {
 		slowest := slices.MaxFunc(snapshot.Unknown(), func(a, b *federation.Member) int {
 			return e.waitUntil(a).Compare(e.waitUntil(b))
 		})
-		x.Waits = fmt.Sprintf("a first answer waits %s more for %s, which is not synced yet",
+		explanation.Waits = fmt.Sprintf("a first answer waits %s more for %s, which is not synced yet",
 			wait.Round(100*time.Millisecond), slowest.Origin.Cluster)
 	}
 
-	e.addClaims(x, q, place, answer, holders)
-	x.addGone(holders)
-	return x
+	e.addClaims(explanation, query, place, answer, holders)
+	explanation.addGone(holders)
+	return explanation
 }
 
 // waitUntil returns until when a first answer waits for clusters among the members that were never synced.
@@ -112,29 +112,29 @@ func (e *Engine) snapshotOf(svc federation.Service) *federation.Snapshot {
 
 // addStreams adds the client's streams for a Query, and its node if that is not given. It returns which of the
 // streams were sent an address, by their ids.
-func (e *Engine) addStreams(x *Explanation, q Query) (holders map[netip.AddrPort][]uint64) {
+func (e *Engine) addStreams(explanation *Explanation, query Query) (holders map[netip.AddrPort][]uint64) {
 	holders = map[netip.AddrPort][]uint64{}
-	if x.Client.Pod == "" {
+	if explanation.Client.Pod == "" {
 		return holders
 	}
 
 	all := e.feeds.byStream()
-	for _, s := range e.server.Streams() {
-		client := s.About().Client
-		if client.Pod != x.Client.Pod || client.Namespace != x.Client.Namespace {
+	for _, stream := range e.server.Streams() {
+		client := stream.About().Client
+		if client.Pod != explanation.Client.Pod || client.Namespace != explanation.Client.Namespace {
 			continue
 		}
-		x.Client.Node = cmp.Or(x.Client.Node, client.Node)
+		explanation.Client.Node = cmp.Or(explanation.Client.Node, client.Node)
 
-		of := slices.DeleteFunc(all[s], func(f *Feed) bool { return f.query != q })
+		of := slices.DeleteFunc(all[stream], func(f *Feed) bool { return f.query != query })
 		if len(of) == 0 {
 			continue
 		}
-		status := statusWithHolds(s, of)
+		status := statusWithHolds(stream, of)
 		for _, addr := range status.Holds {
 			holders[addr] = append(holders[addr], status.ID)
 		}
-		x.Streams = append(x.Streams, status)
+		explanation.Streams = append(explanation.Streams, status)
 	}
 
 	return holders
@@ -142,7 +142,8 @@ func (e *Engine) addStreams(x *Explanation, q Query) (holders map[netip.AddrPort
 
 // addClaims adds what becomes of all that the clusters publish.
 func (e *Engine) addClaims(
-	x *Explanation, q Query, place federation.Place, answer *federation.Answer, holders map[netip.AddrPort][]uint64,
+	explanation *Explanation, query Query, place federation.Place, answer *federation.Answer,
+	holders map[netip.AddrPort][]uint64,
 ) {
 	weights := map[netip.AddrPort]uint32{}
 	for c := range answer.Set.All() {
@@ -150,9 +151,9 @@ func (e *Engine) addClaims(
 	}
 
 	held := map[string]int{}
-	asked := federation.ServicePort{Number: q.Port, Protocol: answer.Snapshot.Transport(q.Port)}
+	asked := federation.ServicePort{Number: query.Port, Protocol: answer.Snapshot.Transport(query.Port)}
 
-	for _, v := range federation.Explain(answer.Snapshot, e.config.selected(q), place) {
+	for _, v := range federation.Explain(answer.Snapshot, e.config.selected(query), place) {
 		claim := claimOf(v, e.store.State(v.Member.Origin.Cluster), asked, place)
 		if v.Reason != federation.Duplicate { // it was sent, if at all, for the claim that counts
 			claim.HeldBy = holders[v.Addr]
@@ -166,11 +167,11 @@ func (e *Engine) addClaims(
 				claim.Why += ", in the client's zone"
 			}
 		}
-		x.Claims = append(x.Claims, claim)
+		explanation.Claims = append(explanation.Claims, claim)
 	}
 
-	for i := range x.Traffic {
-		if row := &x.Traffic[i]; held[row.Cluster] > 0 {
+	for i := range explanation.Traffic {
+		if row := &explanation.Traffic[i]; held[row.Cluster] > 0 {
 			row.Why += fmt.Sprintf(", %d %s", held[row.Cluster], HeldByGuard)
 		}
 	}
@@ -201,66 +202,66 @@ const HeldByGuard = "held by the guard"
 
 // claimOf puts a Verdict into words.
 func claimOf(
-	v federation.Verdict, state federation.ClusterState, asked federation.ServicePort, client federation.Place,
+	verdict federation.Verdict, state federation.ClusterState, asked federation.ServicePort, client federation.Place,
 ) Claim {
-	m := v.Member
-	c := Claim{
-		Kept: v.Reason == federation.Kept, Why: v.Reason.String(), Guarded: v.Held,
-		Cluster: string(m.Origin.Cluster), State: string(state),
-		Service: m.Origin.Namespace + "/" + m.Origin.Name,
+	member := verdict.Member
+	claim := Claim{
+		Kept: verdict.Reason == federation.Kept, Why: verdict.Reason.String(), Guarded: verdict.Held,
+		Cluster: string(member.Origin.Cluster), State: string(state),
+		Service: member.Origin.Namespace + "/" + member.Origin.Name,
 	}
-	if v.Slice != nil {
-		c.Slice = v.Slice.Name
+	if verdict.Slice != nil {
+		claim.Slice = verdict.Slice.Name
 	}
 
-	if e := v.Endpoint; e != nil {
-		c.Addr = v.Addr.String()
-		c.Node = e.Node.String()
-		c.Zone = e.Zone.String()
-		c.Hints = e.Hints()
+	if e := verdict.Endpoint; e != nil {
+		claim.Addr = verdict.Addr.String()
+		claim.Node = e.Node.String()
+		claim.Zone = e.Zone.String()
+		claim.Hints = e.Hints()
 		if e.Workload != nil {
-			c.Pod = e.Workload.Namespace() + "/" + e.Workload.Name
+			claim.Pod = e.Workload.Namespace() + "/" + e.Workload.Name
 		}
 	}
 
-	switch v.Reason {
+	switch verdict.Reason {
 	case federation.Kept:
-		if v.Held {
-			c.Why += ", " + HeldByGuard
+		if verdict.Held {
+			claim.Why += ", " + HeldByGuard
 		}
-		if note := hints(v, client.Zone); note != "" {
-			c.Why += ", " + note
+		if note := hints(verdict, client.Zone); note != "" {
+			claim.Why += ", " + note
 		}
 		if state != federation.Live {
-			c.Why += ", its cluster is " + string(state)
+			claim.Why += ", its cluster is " + string(state)
 		}
 	case federation.Duplicate:
-		o := v.Winner.Origin()
-		c.Why = fmt.Sprintf("duplicate: %s/%s/%s counts, %s", o.Cluster, o.Namespace, o.Name, v.For)
+		o := verdict.Winner.Origin()
+		claim.Why = fmt.Sprintf("duplicate: %s/%s/%s counts, %s", o.Cluster, o.Namespace, o.Name, verdict.For)
 	case federation.NeverSynced:
-		if !m.Linked {
-			c.Why = "clusters not listed yet"
+		if !member.Linked {
+			claim.Why = "clusters not listed yet"
 		}
 	case federation.Undeclared:
-		c.Why = fmt.Sprintf("port %d not declared", asked.Number)
-		if other, declared := m.View.Port(asked.Number); declared {
-			c.Why = fmt.Sprintf("port %d is %s there, not %s", asked.Number, other.Protocol, asked.Protocol)
+		claim.Why = fmt.Sprintf("port %d not declared", asked.Number)
+		if other, declared := member.View.Port(asked.Number); declared {
+			claim.Why = fmt.Sprintf("port %d is %s there, not %s", asked.Number, other.Protocol, asked.Protocol)
 		}
 	case federation.NoTarget:
-		if declares, declared := m.View.PortOf(asked.Number, asked.Protocol); declared {
-			c.Why = fmt.Sprintf("slice has no port %q", declares.Name)
+		if declares, declared := member.View.PortOf(asked.Number, asked.Protocol); declared {
+			claim.Why = fmt.Sprintf("slice has no port %q", declares.Name)
 		} else {
-			c.Why = "slice has no ports"
+			claim.Why = "slice has no ports"
 		}
 	case federation.OtherHostname:
-		c.Why = fmt.Sprintf("hostname is %q", v.Endpoint.Hostname())
+		claim.Why = fmt.Sprintf("hostname is %q", verdict.Endpoint.Hostname())
 	case federation.OtherNode:
 		if client.Node == "" {
-			c.Why += ", the client's is not known"
+			claim.Why += ", the client's is not known"
 		}
 	default:
 	}
-	return c
+	return claim
 }
 
 // hints returns why the zone hints of an address that is kept do not count.

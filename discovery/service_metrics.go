@@ -129,20 +129,20 @@ func (c *serviceMetrics) Collect(to chan<- prometheus.Metric) {
 	samples := c.samples(groups)
 	c.updates = make(map[series]uint64, len(samples))
 
-	for s, x := range samples {
-		c.updates[s] = x.updates
+	for s, sample := range samples {
+		c.updates[s] = sample.updates
 		labels := []string{s.cluster, s.namespace, s.service, s.port, s.hostname, s.node}
 		exists := 0.
-		if x.exists {
+		if sample.exists {
 			exists = 1
 		}
 
-		gauge(subscribersDesc, float64(x.streams), labels...)
-		gauge(podsDesc, float64(x.addresses), labels...)
+		gauge(subscribersDesc, float64(sample.streams), labels...)
+		gauge(podsDesc, float64(sample.addresses), labels...)
 		gauge(existsDesc, exists, labels...)
-		to <- prometheus.MustNewConstMetric(updatesDesc, prometheus.CounterValue, float64(x.updates), labels...)
-		if x.conflicts > 0 {
-			gauge(conflictsDesc, float64(x.conflicts), labels...)
+		to <- prometheus.MustNewConstMetric(updatesDesc, prometheus.CounterValue, float64(sample.updates), labels...)
+		if sample.conflicts > 0 {
+			gauge(conflictsDesc, float64(sample.conflicts), labels...)
 		}
 	}
 }
@@ -150,29 +150,29 @@ func (c *serviceMetrics) Collect(to chan<- prometheus.Metric) {
 // samples needs c.mu.
 func (c *serviceMetrics) samples(groups streamGroups) map[series]*sample {
 	samples, detailed := map[series]*sample{}, c.engine.config.DetailedMetrics
-	for q, byNode := range groups {
-		snapshot, made := q.current()
+	for selection, byNode := range groups {
+		snapshot, made := selection.current()
 		conflicts, inAll := made.Conflicts(), 0
 		for _, n := range conflicts {
 			inAll += n
 		}
 
-		q.chooseLabels(snapshot, byNode)
-		s := series{}
-		if q.shown.port {
-			s.port = strconv.Itoa(int(q.Port))
+		selection.chooseLabels(snapshot, byNode)
+		series := series{}
+		if selection.shown.port {
+			series.port = strconv.Itoa(int(selection.Port))
 		}
-		if q.shown.hostname && detailed {
-			s.hostname = q.Hostname
+		if selection.shown.hostname && detailed {
+			series.hostname = selection.Hostname
 		}
 
-		sets := q.sets.Load()
+		sets := selection.sets.Load()
 		for node, group := range byNode {
-			s.node = node
-			more := sample{streams: group.streams, updates: sets - q.shown.sets}
+			series.node = node
+			more := sample{streams: group.streams, updates: sets - selection.shown.sets}
 			if !detailed {
 				more.exists, more.addresses, more.conflicts = snapshot.Exists(), group.holds.Len(), inAll
-				c.addSample(samples, s.withService(snapshot.Ref), snapshot.View != nil, more)
+				c.addSample(samples, series.withService(snapshot.Ref), snapshot.View != nil, more)
 				continue
 			}
 
@@ -183,11 +183,11 @@ func (c *serviceMetrics) samples(groups streamGroups) map[series]*sample {
 			for _, m := range snapshot.Members {
 				ref := m.Origin.Ref
 				more.exists, more.addresses, more.conflicts = m.View != nil, addresses[ref], conflicts[ref]
-				c.addSample(samples, s.withService(ref), m.View != nil, more)
+				c.addSample(samples, series.withService(ref), m.View != nil, more)
 			}
 		}
 
-		q.shown.sets = sets
+		selection.shown.sets = sets
 	}
 
 	return samples
@@ -201,20 +201,20 @@ func (s series) withService(ref federation.Ref) series {
 
 // addSample adds to a series, in which more.updates are those since it was collected last. It needs c.mu.
 func (c *serviceMetrics) addSample(samples map[series]*sample, s series, known bool, more sample) {
-	x := samples[s]
-	if x == nil {
+	sum := samples[s]
+	if sum == nil {
 		before, collected := c.updates[s]
 		if !known && !collected {
 			return // clients may ask for any name
 		}
-		x = &sample{updates: before}
-		samples[s] = x
+		sum = &sample{updates: before}
+		samples[s] = sum
 	}
 
-	x.streams += more.streams
-	x.addresses, x.conflicts = max(x.addresses, more.addresses), max(x.conflicts, more.conflicts)
-	x.exists = x.exists || more.exists
-	x.updates += more.updates
+	sum.streams += more.streams
+	sum.addresses, sum.conflicts = max(sum.addresses, more.addresses), max(sum.conflicts, more.conflicts)
+	sum.exists = sum.exists || more.exists
+	sum.updates += more.updates
 }
 
 // readyEndpoints returns how many ready endpoints each federated Service has that streams are open for.
@@ -279,13 +279,13 @@ func (c *countedShares) update(snapshot *federation.Snapshot, made *federation.S
 // groups returns the Feeds whose selection has been brought to a Snapshot.
 func (c *serviceMetrics) groups() streamGroups {
 	all := streamGroups{}
-	for _, f := range c.engine.feeds.list() {
-		on := f.selection.Load()
+	for _, feed := range c.engine.feeds.list() {
+		on := feed.selection.Load()
 		if on == nil {
 			continue
 		}
 
-		node := c.nodeLabel(f)
+		node := c.nodeLabel(feed)
 		byNode := all[on]
 		if byNode == nil {
 			byNode = map[string]*streamGroup{}
@@ -299,7 +299,7 @@ func (c *serviceMetrics) groups() streamGroups {
 		}
 
 		in.streams++
-		if held := f.held(); held.Len() > in.holds.Len() {
+		if held := feed.held(); held.Len() > in.holds.Len() {
 			in.holds = held
 		}
 	}

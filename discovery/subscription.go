@@ -166,7 +166,7 @@ func (s *selection) current() (*federation.Snapshot, *federation.Selection) {
 }
 
 // hasFirst reports whether the newest Answer for clients at a place was encoded for those that hold nothing.
-func (s *selection) hasFirst(place federation.Place, e Encoder) bool {
+func (s *selection) hasFirst(place federation.Place, encoder Encoder) bool {
 	_, made := s.current()
 	if made == nil {
 		return false
@@ -181,7 +181,7 @@ func (s *selection) hasFirst(place federation.Place, e Encoder) bool {
 	p.mu.Lock()
 	updates := p.updates
 	p.mu.Unlock()
-	return updates.has(updateKey{encoder: e, first: true})
+	return updates.has(updateKey{encoder: encoder, first: true})
 }
 
 // advance brings the answers to a Selection of a Snapshot, unless they are at a newer one, and returns the

@@ -9,18 +9,18 @@ import (
 )
 
 // trafficOf returns what clients at a place get of each cluster, and why, the best tier first.
-func trafficOf(x *federation.Selection, p federation.Place, set *federation.Set) []ClusterShare {
+func trafficOf(selected *federation.Selection, p federation.Place, set *federation.Set) []ClusterShare {
 	given := map[string]int{}
 	for c := range set.All() {
 		given[string(c.Origin().Cluster)]++
 	}
 
 	all := []ClusterShare{}
-	for _, s := range x.Shares(p) {
+	for _, s := range selected.Shares(p) {
 		row := ClusterShare{
 			Cluster: s.Cluster, Tier: s.Tier, Ready: s.Ready, All: s.All, Drain: s.Drain,
 			Share: percent(s.Share.Share), Gets: percent(s.Gets), Given: given[s.Cluster],
-			Why: whyShare(s, x.Divided()),
+			Why: whyShare(s, selected.Divided()),
 		}
 		if s.Weighted {
 			row.Weight = &s.Weight
@@ -51,34 +51,34 @@ func percent(part uint32) float64 {
 }
 
 // whyShare explains a share in a few words.
-func whyShare(s federation.ClusterShare, divided bool) string {
+func whyShare(share federation.ClusterShare, divided bool) string {
 	switch {
-	case s.Ready == 0:
+	case share.Ready == 0:
 		return "nothing ready"
 	case !divided:
 		return "no policy"
-	case s.Serves():
-		return whyServes(s)
-	case s.Reason() == federation.OverShare:
+	case share.Serves():
+		return whyServes(share)
+	case share.Reason() == federation.OverShare:
 		return "weight 0"
 	default:
-		return s.Reason().String()
+		return share.Reason().String()
 	}
 }
 
-func whyServes(s federation.ClusterShare) string {
+func whyServes(share federation.ClusterShare) string {
 	switch {
-	case s.LeftOut:
+	case share.LeftOut:
 		return "not preferred, nothing else is ready"
-	case s.Class == policy.DrainedOut:
+	case share.Class == policy.DrainedOut:
 		return "drained, nothing before it is ready"
-	case s.Class == policy.StaleLast:
+	case share.Class == policy.StaleLast:
 		return "stale, takes what is left over"
-	case s.Class == policy.StaleOut:
+	case share.Class == policy.StaleOut:
 		return "stale, nothing before it is ready"
-	case s.Drain > 0:
+	case share.Drain > 0:
 		return "draining"
-	case s.Tier > 1:
+	case share.Tier > 1:
 		return "tiers before it cannot carry all"
 	default:
 		return "preferred"

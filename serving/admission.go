@@ -163,7 +163,7 @@ type admission struct {
 
 // newAdmission returns an admission with nothing admitted, whose metrics are added to some.
 func newAdmission(log logr.Logger, c AdmissionConfig, metrics *metricList) *admission {
-	a := &admission{
+	admission := &admission{
 		config:   c,
 		limiter:  rate.NewLimiter(rate.Limit(c.Rate), c.Burst),
 		turns:    make(chan struct{}, c.Answers),
@@ -173,8 +173,8 @@ func newAdmission(log logr.Logger, c AdmissionConfig, metrics *metricList) *admi
 		full:     rate.Sometimes{Interval: time.Minute},
 		open:     map[*connection]struct{}{},
 	}
-	a.metrics = newAdmissionMetrics(metrics, a)
-	return a
+	admission.metrics = newAdmissionMetrics(metrics, admission)
+	return admission
 }
 
 // admit lets a new stream of a connection in, after a wait, or refuses it with RESOURCE_EXHAUSTED. What a
@@ -254,9 +254,9 @@ func (a *admission) turn(
 	}
 
 	var late <-chan time.Time
-	for _, t := range turns {
+	for _, turn := range turns {
 		select {
-		case t <- struct{}{}:
+		case turn <- struct{}{}:
 			taken++
 			continue
 		default:
@@ -273,7 +273,7 @@ func (a *admission) turn(
 		}
 
 		select {
-		case t <- struct{}{}:
+		case turn <- struct{}{}:
 			taken++
 		case <-late:
 			done()

@@ -77,20 +77,21 @@ func (c *connection) lastEnd(age time.Duration) time.Time {
 // Options returns what each grpc.Server of the process needs: frames, and bounds on everything that a
 // client can make it hold.
 func (s *Server) Options() []grpc.ServerOption {
-	a := s.admission
+	admission := s.admission
 	return []grpc.ServerOption{
 		Codec(),
 		grpc.MaxRecvMsgSize(maxRequestBytes),
 		grpc.StaticStreamWindowSize(4 * maxRequestBytes), // or gRPC lets windows grow to 16 MiB
 		grpc.StaticConnWindowSize(4 * maxRequestBytes),
 		grpc.MaxHeaderListSize(maxHeaderBytes),
-		grpc.MaxConcurrentStreams(uint32(a.config.ConnectionStreams) + moreStreams), // the rest waits at the client
+		// the rest waits at the client
+		grpc.MaxConcurrentStreams(uint32(admission.config.ConnectionStreams) + moreStreams),
 		grpc.Creds(keeper{insecure.NewCredentials()}),
-		grpc.StatsHandler(a),
-		grpc.InTapHandle(a.tap),
+		grpc.StatsHandler(admission),
+		grpc.InTapHandle(admission.tap),
 		grpc.UnknownServiceHandler(unknownMethod),
-		grpc.ChainStreamInterceptor(a.serveStream),
-		grpc.ChainUnaryInterceptor(a.serveUnary),
+		grpc.ChainStreamInterceptor(admission.serveStream),
+		grpc.ChainUnaryInterceptor(admission.serveUnary),
 	}
 }
 
@@ -106,19 +107,19 @@ func (a *admission) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.C
 
 // HandleConn is called at the beginning and at the end of a connection.
 func (a *admission) HandleConn(ctx context.Context, s stats.ConnStats) {
-	c := connectionOf(ctx)
+	connection := connectionOf(ctx)
 	switch s.(type) {
 	case *stats.ConnBegin:
 		a.mu.Lock()
-		a.open[c] = struct{}{}
+		a.open[connection] = struct{}{}
 		a.mu.Unlock()
 	case *stats.ConnEnd:
 		a.mu.Lock()
-		delete(a.open, c)
+		delete(a.open, connection)
 		a.mu.Unlock()
-		c.end()
-		if c.conn != nil {
-			_ = c.conn.Close() // gRPC has closed what is in it
+		connection.end()
+		if connection.conn != nil {
+			_ = connection.conn.Close() // gRPC has closed what is in it
 		}
 	}
 }
@@ -140,31 +141,31 @@ func (a *admission) HandleRPC(ctx context.Context, s stats.RPCStats) {
 // for the handlers of earlier streams to begin: before, they cannot have received a request that is
 // here, and seem to have none.
 func (a *admission) tap(ctx context.Context, info *tap.Info) (context.Context, error) {
-	c := connectionOf(ctx)
-	if !c.awaitStart() {
+	connection := connectionOf(ctx)
+	if !connection.awaitStart() {
 		return nil, a.refuse(refusedHalfOpen)
 	}
 	var wait time.Duration
 	err := a.checkHeader(info.Header)
 	if err == nil {
-		wait, err = a.admit(c)
+		wait, err = a.admit(connection)
 	}
 
 	clear(info.Header) // gRPC would keep it as long as the stream, and nothing here reads it
 	method, rooted := strings.CutPrefix(info.FullMethodName, "/")
 	_, limited := ctx.Deadline()
 	if err != nil && !limited {
-		c.started()
+		connection.started()
 		return nil, err
 	}
 	if !rooted || !strings.Contains(method, "/") {
-		c.started()
+		connection.started()
 		return ctx, nil // gRPC ends it at once, and never calls TagRPC
 	}
 
 	// gRPC keeps the timer of a stream that is refused here until the deadline that the client has
 	// chosen. Such a stream is refused by its handler.
-	t := c.newTicket(ctx, wait, err)
+	t := connection.newTicket(ctx, wait, err)
 	if limited {
 		context.AfterFunc(ctx, t.expireUnbegun)
 	}

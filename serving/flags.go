@@ -53,7 +53,7 @@ func (c *Config) Flags(fs *flag.FlagSet) {
 
 // Validate returns what in c makes no sense, by the names of the flags.
 func (c *Config) Validate() error {
-	for _, v := range []struct {
+	for _, rule := range []struct {
 		wrong   bool
 		message string
 	}{
@@ -76,8 +76,8 @@ func (c *Config) Validate() error {
 		{c.Admission.Stall <= 0, "-stall-timeout must be greater than 0"},
 		{c.Admission.Request <= 0, "-request-timeout must be greater than 0"},
 	} {
-		if v.wrong {
-			return errors.New(v.message)
+		if rule.wrong {
+			return errors.New(rule.message)
 		}
 	}
 	return nil

@@ -58,19 +58,19 @@ func (c *connection) launch(messages []any) {
 	}
 
 	for i, m := range messages {
-		f := m.(*Frame)
-		if len(f.bytes) <= maxUncounted || c.closed {
+		frame := m.(*Frame)
+		if len(frame.bytes) <= maxUncounted || c.closed {
 			continue
 		}
 
-		fl := &flight{c, f, len(f.bytes)}
+		fl := &flight{c, frame, len(frame.bytes)}
 		messages[i] = fl
 		if c.flights == nil {
 			c.flights = map[*flight]struct{}{}
 		}
 		c.flights[fl] = struct{}{}
 		c.bytes += int64(fl.left)
-		if f.flights.Add(1) == 1 {
+		if frame.flights.Add(1) == 1 {
 			charged += int64(fl.left)
 		}
 	}
@@ -101,9 +101,9 @@ func (f *flight) Get(int) *[]byte { panic("BUG: a flight lends no buffers") }
 func (f *flight) Put(part *[]byte) { f.connection.landed(f, len(*part)) }
 
 // landed takes n bytes of a flight off the counts.
-func (c *connection) landed(f *flight, n int) {
+func (c *connection) landed(flight *flight, n int) {
 	c.mu.Lock()
-	if _, counted := c.flights[f]; !counted {
+	if _, counted := c.flights[flight]; !counted {
 		c.mu.Unlock()
 		return
 	}
@@ -111,10 +111,10 @@ func (c *connection) landed(f *flight, n int) {
 	c.progress.Store(time.Now().UnixNano())
 	c.bytes -= int64(n)
 	freed := 0
-	if f.left -= n; f.left == 0 {
-		delete(c.flights, f)
-		if f.frame.flights.Add(-1) == 0 {
-			freed = len(f.frame.bytes)
+	if flight.left -= n; flight.left == 0 {
+		delete(c.flights, flight)
+		if flight.frame.flights.Add(-1) == 0 {
+			freed = len(flight.frame.bytes)
 		}
 	}
 	c.mu.Unlock()

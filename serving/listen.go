@@ -16,18 +16,18 @@ type listener struct {
 
 // Accept waits for the next connection that there is room for.
 func (l *listener) Accept() (net.Conn, error) {
-	a := l.admission
+	admission := l.admission
 	for {
 		conn, err := l.Listener.Accept()
 		if err != nil {
 			return nil, err
 		}
-		if a.connections.Add(1) <= int64(a.config.Connections) {
-			return &accepted{Conn: conn, leave: sync.OnceFunc(func() { a.connections.Add(-1) })}, nil
+		if admission.connections.Add(1) <= int64(admission.config.Connections) {
+			return &accepted{Conn: conn, leave: sync.OnceFunc(func() { admission.connections.Add(-1) })}, nil
 		}
-		a.connections.Add(-1)
+		admission.connections.Add(-1)
 		_ = conn.Close() // of an error there is nothing to report
-		a.refuseConnection()
+		admission.refuseConnection()
 	}
 }
 

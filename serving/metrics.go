@@ -39,18 +39,18 @@ type streamMetrics struct {
 	bytes    prometheus.Counter
 }
 
-func newStreamMetrics(l *metricList, s *Server) streamMetrics {
-	addGauge(l, "fingerpost_streams", "Open streams, of all protocols together.", s.streams.len)
-	addGauge(l, "fingerpost_frame_cache_bytes", "Bytes of encoded messages that are kept to be shared by streams.",
+func newStreamMetrics(list *metricList, s *Server) streamMetrics {
+	addGauge(list, "fingerpost_streams", "Open streams, of all protocols together.", s.streams.len)
+	addGauge(list, "fingerpost_frame_cache_bytes", "Bytes of encoded messages that are kept to be shared by streams.",
 		s.cache.Bytes)
 	m := streamMetrics{
 		messages: prometheus.NewCounterVec(
 			prometheus.CounterOpts{Name: "fingerpost_messages_total", Help: "Messages sent on streams, by type."},
 			[]string{"type"}),
 		byKind: map[Kind]prometheus.Counter{},
-		bytes:  l.add("fingerpost_sent_bytes_total", "Bytes of messages sent on streams."),
+		bytes:  list.add("fingerpost_sent_bytes_total", "Bytes of messages sent on streams."),
 	}
-	*l = append(*l, m.messages)
+	*list = append(*list, m.messages)
 	return m
 }
 
@@ -74,30 +74,31 @@ type admissionMetrics struct {
 	stalled           prometheus.Counter
 }
 
-func newAdmissionMetrics(l *metricList, a *admission) admissionMetrics {
-	addGauge(l, "fingerpost_connections",
-		"Open connections to the gRPC server, whether HTTP/2 is spoken on them yet or not.", a.connections.Load)
-	addGauge(l, "fingerpost_streams_open",
+func newAdmissionMetrics(list *metricList, admission *admission) admissionMetrics {
+	addGauge(list, "fingerpost_connections",
+		"Open connections to the gRPC server, whether HTTP/2 is spoken on them yet or not.", admission.connections.Load)
+	addGauge(list, "fingerpost_streams_open",
 		"Open gRPC streams of all kinds, from their header on: health, reflection, and those "+
 			"without a request included.",
-		a.streams.Load)
-	addGauge(l, "fingerpost_streams_half_open", "Open gRPC streams whose request has not arrived yet.", a.halfOpen.Load)
-	addGauge(l, "fingerpost_in_flight_bytes",
+		admission.streams.Load)
+	addGauge(list, "fingerpost_streams_half_open",
+		"Open gRPC streams whose request has not arrived yet.", admission.halfOpen.Load)
+	addGauge(list, "fingerpost_in_flight_bytes",
 		"Bytes of messages on their way to clients that have not taken them yet. What streams share counts once.",
-		a.bytes.Load)
+		admission.bytes.Load)
 
 	return admissionMetrics{
-		refused: addVec(l, "fingerpost_admission_refused_total",
+		refused: addVec(list, "fingerpost_admission_refused_total",
 			"Streams refused with RESOURCE_EXHAUSTED, by reason: too many new ones a second, "+
 				"on one connection (connection-rate) or in all (rate); too many open, on one connection "+
 				"(connection-streams), without a request (half-open), or in all (streams); "+
 				"too many header fields (header); no turn in time (turn).",
-			"reason", slices.Collect(maps.Keys(a.refusals))),
-		connectionRefused: l.add("fingerpost_connections_refused_total",
+			"reason", slices.Collect(maps.Keys(admission.refusals))),
+		connectionRefused: list.add("fingerpost_connections_refused_total",
 			"Connections closed at once because as many were open as may be."),
-		halfOpenEnded: l.add("fingerpost_streams_half_open_ended_total",
+		halfOpenEnded: list.add("fingerpost_streams_half_open_ended_total",
 			"Streams ended because their request did not arrive in time."),
-		stalled: l.add("fingerpost_connections_stalled_total",
+		stalled: list.add("fingerpost_connections_stalled_total",
 			"Connections closed because they made no progress at all while messages waited on them."),
 	}
 }

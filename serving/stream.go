@@ -213,7 +213,7 @@ func (s *Stream) sendAll(frames []*Frame) error {
 }
 
 // sendOne sends what a frame has become.
-func (s *Stream) sendOne(f *Frame, message any) error {
+func (s *Stream) sendOne(frame *Frame, message any) error {
 	now := time.Now()
 	s.sending.Store(now.UnixNano())
 	if s.connection != nil {
@@ -223,8 +223,8 @@ func (s *Stream) sendOne(f *Frame, message any) error {
 	if err := s.sink.SendMsg(message); err != nil {
 		return err
 	}
-	s.noteSent(f)
-	s.server.metrics.countSent(f)
+	s.noteSent(frame)
+	s.server.metrics.countSent(frame)
 	return nil
 }
 
@@ -306,23 +306,23 @@ func (s *Stream) Turn(now time.Time) Turn { return Turn{stream: s, now: now} }
 // for it. It reports false if there is no room within the bounds on bytes in flight: the stream is woken when it should
 // try again.
 func (t *Turn) Take(size int) (taken bool, err error) {
-	s := t.stream
-	if !s.Room(t.now) {
+	stream := t.stream
+	if !stream.Room(t.now) {
 		return false, nil
 	}
 
 	if large := size >= largeAnswer; t.released == nil || large && !t.large {
-		done, err := s.server.admission.turn(s.sink.Context(), s.connection, large, s.beatEarly)
+		done, err := stream.server.admission.turn(stream.sink.Context(), stream.connection, large, stream.beatEarly)
 		if err != nil {
 			return false, err
 		}
 		t.add(done, large)
 	}
 
-	if !s.Room(t.now) { // any more
+	if !stream.Room(t.now) { // any more
 		return false, nil
 	}
-	s.connection.pay(size)
+	stream.connection.pay(size)
 	return true, nil
 }
 

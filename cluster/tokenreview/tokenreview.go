@@ -144,17 +144,17 @@ func (r *Reviewer) known(key digest) (Account, error) {
 // waitTurn waits until no other review of a source is under way, and returns what ends the turn.
 func (r *Reviewer) waitTurn(ctx context.Context, from string) (release func(), err error) {
 	r.mu.Lock()
-	s := r.sources[from]
-	if s == nil {
-		s = &source{turn: make(chan struct{}, 1)}
+	queue := r.sources[from]
+	if queue == nil {
+		queue = &source{turn: make(chan struct{}, 1)}
 	}
 
-	if s.waiting >= maxOfSource || s.waiting > 0 && r.waiting >= maxWaiting {
+	if queue.waiting >= maxOfSource || queue.waiting > 0 && r.waiting >= maxWaiting {
 		r.mu.Unlock()
 		return nil, ErrBusy
 	}
-	r.sources[from] = s
-	s.waiting++
+	r.sources[from] = queue
+	queue.waiting++
 	r.waiting++
 	r.mu.Unlock()
 
@@ -162,15 +162,15 @@ func (r *Reviewer) waitTurn(ctx context.Context, from string) (release func(), e
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		r.waiting--
-		s.waiting--
-		if s.waiting == 0 {
+		queue.waiting--
+		if queue.waiting == 0 {
 			delete(r.sources, from)
 		}
 	}
 
 	select {
-	case s.turn <- struct{}{}:
-		return func() { <-s.turn; leave() }, nil
+	case queue.turn <- struct{}{}:
+		return func() { <-queue.turn; leave() }, nil
 	case <-ctx.Done():
 		leave()
 		return nil, ctx.Err()

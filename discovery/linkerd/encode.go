@@ -136,18 +136,18 @@ func (m *encodedAddr) size() int {
 	return n
 }
 
-func (m *encodedAddr) append(b []byte) []byte {
-	b = protowire.AppendTag(b, addrAddr, protowire.BytesType)
-	b = appendTCP(protowire.AppendVarint(b, uint64(sizeTCP(m.addr))), m.addr)
-	b = protowire.AppendTag(b, addrWeight, protowire.VarintType)
-	b = protowire.AppendVarint(b, uint64(m.weight))
-	b = append(b, m.part.bytes...)
+func (m *encodedAddr) append(to []byte) []byte {
+	to = protowire.AppendTag(to, addrAddr, protowire.BytesType)
+	to = appendTCP(protowire.AppendVarint(to, uint64(sizeTCP(m.addr))), m.addr)
+	to = protowire.AppendTag(to, addrWeight, protowire.VarintType)
+	to = protowire.AppendVarint(to, uint64(m.weight))
+	to = append(to, m.part.bytes...)
 	if m.workload {
 		for _, l := range m.own {
-			b = l.append(b, addrLabels)
+			to = l.append(to, addrLabels)
 		}
 	}
-	return append(b, m.part.own...)
+	return append(to, m.part.own...)
 }
 
 func (e encoder) adds(entries []federation.Choice) (frames []*serving.Frame, leftOut int) {
@@ -213,35 +213,35 @@ func pack[A any](
 	}
 
 	for len(addrs) > 0 {
-		n, total := 0, len(tail)
-		for n < len(addrs) {
-			more := 1 + protowire.SizeBytes(size(&addrs[n]))
+		count, total := 0, len(tail)
+		for count < len(addrs) {
+			more := 1 + protowire.SizeBytes(size(&addrs[count]))
 			if total+more > serving.MaxFrame {
 				break
 			}
-			n, total = n+1, total+more
+			count, total = count+1, total+more
 		}
 
-		if n == 0 {
+		if count == 0 {
 			addrs, leftOut = addrs[1:], leftOut+1
 			continue
 		}
 
-		b := make([]byte, 0, 1+protowire.SizeBytes(total))
-		b = protowire.AppendTag(b, field, protowire.BytesType)
-		b = protowire.AppendVarint(b, uint64(total))
-		for i := range addrs[:n] {
-			b = protowire.AppendTag(b, setAddrs, protowire.BytesType)
-			b = protowire.AppendVarint(b, uint64(size(&addrs[i])))
-			b = put(&addrs[i], b)
+		message := make([]byte, 0, 1+protowire.SizeBytes(total))
+		message = protowire.AppendTag(message, field, protowire.BytesType)
+		message = protowire.AppendVarint(message, uint64(total))
+		for i := range addrs[:count] {
+			message = protowire.AppendTag(message, setAddrs, protowire.BytesType)
+			message = protowire.AppendVarint(message, uint64(size(&addrs[i])))
+			message = put(&addrs[i], message)
 		}
 
-		added, removed := n, 0
+		added, removed := count, 0
 		if kind == discovery.Remove {
-			added, removed = 0, n
+			added, removed = 0, count
 		}
-		frames = append(frames, serving.NewFrame(kind, append(b, tail...), added, removed))
-		addrs = addrs[n:]
+		frames = append(frames, serving.NewFrame(kind, append(message, tail...), added, removed))
+		addrs = addrs[count:]
 	}
 	return frames, leftOut
 }
@@ -271,26 +271,26 @@ func sizeTCP(a netip.AddrPort) int {
 }
 
 // appendTCP appends a TcpAddress.
-func appendTCP(b []byte, a netip.AddrPort) []byte {
-	b = protowire.AppendTag(b, tcpIP, protowire.BytesType)
-	if a.Addr().Is4() {
-		ip := a.Addr().As4()
-		b = append(b, size4)
-		b = protowire.AppendTag(b, ip4, protowire.Fixed32Type)
-		b = protowire.AppendFixed32(b, binary.BigEndian.Uint32(ip[:]))
+func appendTCP(to []byte, addr netip.AddrPort) []byte {
+	to = protowire.AppendTag(to, tcpIP, protowire.BytesType)
+	if addr.Addr().Is4() {
+		ip := addr.Addr().As4()
+		to = append(to, size4)
+		to = protowire.AppendTag(to, ip4, protowire.Fixed32Type)
+		to = protowire.AppendFixed32(to, binary.BigEndian.Uint32(ip[:]))
 	} else {
-		ip := a.Addr().As16()
-		b = append(b, size6)
-		b = protowire.AppendTag(b, ip6, protowire.BytesType)
-		b = append(b, size6-2)
-		b = protowire.AppendTag(b, first6, protowire.Fixed64Type)
-		b = protowire.AppendFixed64(b, binary.BigEndian.Uint64(ip[:8]))
-		b = protowire.AppendTag(b, last6, protowire.Fixed64Type)
-		b = protowire.AppendFixed64(b, binary.BigEndian.Uint64(ip[8:]))
+		ip := addr.Addr().As16()
+		to = append(to, size6)
+		to = protowire.AppendTag(to, ip6, protowire.BytesType)
+		to = append(to, size6-2)
+		to = protowire.AppendTag(to, first6, protowire.Fixed64Type)
+		to = protowire.AppendFixed64(to, binary.BigEndian.Uint64(ip[:8]))
+		to = protowire.AppendTag(to, last6, protowire.Fixed64Type)
+		to = protowire.AppendFixed64(to, binary.BigEndian.Uint64(ip[8:]))
 	}
 
-	b = protowire.AppendTag(b, tcpPort, protowire.VarintType)
-	return protowire.AppendVarint(b, uint64(a.Port()))
+	to = protowire.AppendTag(to, tcpPort, protowire.VarintType)
+	return protowire.AppendVarint(to, uint64(addr.Port()))
 }
 
 // setLabelsOf returns the labels of a whole message: which Service an address belongs to, and for a
@@ -316,22 +316,22 @@ func localityOf(entry federation.Choice) string {
 // weightedAddr returns everything about one address, except the labels of its message.
 func (e encoder) weightedAddr(entry federation.Choice) *pb.WeightedAddr {
 	addr := entry.At(e.port)
-	a := &pb.WeightedAddr{Addr: tcpAddress(addr), Weight: entry.Weight}
+	weighted := &pb.WeightedAddr{Addr: tcpAddress(addr), Weight: entry.Weight}
 	if w := entry.Endpoint.Workload; w != nil {
-		e.config.addWorkload(a, addr.Port(), entry.Origin().TrustDomain, w)
+		e.config.addWorkload(weighted, addr.Port(), entry.Origin().TrustDomain, w)
 		if !entry.Origin().Trusts(w) {
-			a.TlsIdentity = nil
+			weighted.TlsIdentity = nil
 		}
-		a.MetricLabels["zone"] = entry.Endpoint.Zone.String()
-		a.MetricLabels["zone_locality"] = localityOf(entry)
-		return a
+		weighted.MetricLabels["zone"] = entry.Endpoint.Zone.String()
+		weighted.MetricLabels["zone_locality"] = localityOf(entry)
+		return weighted
 	}
 
-	a.MetricLabels = map[string]string{"zone_locality": "unknown"}
+	weighted.MetricLabels = map[string]string{"zone_locality": "unknown"}
 	if m := entry.Endpoint.Mirror(); m != nil {
-		e.setGateway(a, m)
+		e.setGateway(weighted, m)
 	}
-	return a
+	return weighted
 }
 
 // addWorkload adds what is known of a workload at a port. trustDomain is that of its cluster.
@@ -344,23 +344,23 @@ func (c *Config) addWorkload(a *pb.WeightedAddr, port uint16, trustDomain string
 }
 
 // addExternal adds what is known of an ExternalWorkload: it is always meshed, and names its own identity.
-func (c *Config) addExternal(a *pb.WeightedAddr, port uint16, w *federation.Workload) {
-	t := w.Template()
-	a.MetricLabels = map[string]string{"external_workload": w.Name}
-	if kind, name := w.Owner(); kind != "" {
-		a.MetricLabels[kind] = name
+func (c *Config) addExternal(weighted *pb.WeightedAddr, port uint16, workload *federation.Workload) {
+	template := workload.Template()
+	weighted.MetricLabels = map[string]string{"external_workload": workload.Name}
+	if kind, name := workload.Owner(); kind != "" {
+		weighted.MetricLabels[kind] = name
 	}
 
-	if t.Identity != "" && t.ServerName != "" { // a proxy can use neither alone
-		a.TlsIdentity = &pb.TlsIdentity{
+	if template.Identity != "" && template.ServerName != "" { // a proxy can use neither alone
+		weighted.TlsIdentity = &pb.TlsIdentity{
 			Strategy: &pb.TlsIdentity_UriLikeIdentity_{
-				UriLikeIdentity: &pb.TlsIdentity_UriLikeIdentity{Uri: t.Identity},
+				UriLikeIdentity: &pb.TlsIdentity_UriLikeIdentity{Uri: template.Identity},
 			},
-			ServerName: &pb.TlsIdentity_DnsLikeIdentity{Name: t.ServerName},
+			ServerName: &pb.TlsIdentity_DnsLikeIdentity{Name: template.ServerName},
 		}
 	}
-	a.Http2 = c.HTTP2
-	a.ProtocolHint = c.protocolHint(c.opaque(t, port), true, t.InboundPort)
+	weighted.Http2 = c.HTTP2
+	weighted.ProtocolHint = c.protocolHint(c.opaque(template, port), true, template.InboundPort)
 }
 
 // protocolHint returns how a proxy sends to a meshed workload: as opaque bytes, or else over HTTP/2 if h2. inbound is
@@ -393,33 +393,36 @@ func (c *Config) opaqueIn(ports federation.Ports, port uint16) bool {
 }
 
 // addPod adds what is known of a Pod.
-func (c *Config) addPod(a *pb.WeightedAddr, port uint16, trustDomain string, w *federation.Workload) {
-	t := w.Template()
-	ownerKind, owner := w.Owner()
+func (c *Config) addPod(weighted *pb.WeightedAddr, port uint16, trustDomain string, workload *federation.Workload) {
+	template := workload.Template()
+	ownerKind, owner := workload.Owner()
 	if ownerKind == "job" {
 		ownerKind = "k8s_job" // job is a label of Prometheus' own
 	}
-	a.MetricLabels = map[string]string{"pod": w.Name, ownerKind: owner, "serviceaccount": t.ServiceAccount}
-	if t.ControlPlane != "" {
-		a.MetricLabels["control_plane_ns"] = t.ControlPlane
+	weighted.MetricLabels = map[string]string{
+		"pod": workload.Name, ownerKind: owner, "serviceaccount": template.ServiceAccount,
+	}
+	if template.ControlPlane != "" {
+		weighted.MetricLabels["control_plane_ns"] = template.ControlPlane
 	}
 
-	if t.Hash != "" {
-		a.MetricLabels["pod_template_hash"] = t.Hash
+	if template.Hash != "" {
+		weighted.MetricLabels["pod_template_hash"] = template.Hash
 	}
-	if t.ControlPlane == "" || t.Skip.Contains(port) {
+	if template.ControlPlane == "" || template.Skip.Contains(port) {
 		return // no proxy, or one that does not see the port
 	}
 
-	inbound := t.InboundPort
-	if t.AdminPort == 0 || t.ControlPort == 0 || port == t.AdminPort || port == t.ControlPort {
+	inbound := template.InboundPort
+	if template.AdminPort == 0 || template.ControlPort == 0 ||
+		port == template.AdminPort || port == template.ControlPort {
 		inbound = 0 // port is the proxy's own, or may be
 	}
-	a.ProtocolHint = c.protocolHint(c.opaque(t, port), c.H2Upgrade, inbound)
-	a.Http2 = c.HTTP2
-	if name := w.Identity(c.ControllerNamespace, trustDomain); name != "" {
-		a.TlsIdentity = dnsIdentity(name)
-		a.TlsIdentity.ServerName = &pb.TlsIdentity_DnsLikeIdentity{Name: name}
+	weighted.ProtocolHint = c.protocolHint(c.opaque(template, port), c.H2Upgrade, inbound)
+	weighted.Http2 = c.HTTP2
+	if name := workload.Identity(c.ControllerNamespace, trustDomain); name != "" {
+		weighted.TlsIdentity = dnsIdentity(name)
+		weighted.TlsIdentity.ServerName = &pb.TlsIdentity_DnsLikeIdentity{Name: name}
 	}
 }
 

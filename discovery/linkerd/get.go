@@ -39,23 +39,23 @@ func (s *Server) Get(request *pb.GetDestination, sink pb.Destination_GetServer) 
 
 // reject returns why a Service cannot be served. What was served once goes on, whatever becomes of it,
 // except as an ExternalName.
-func reject(a *federation.Answer, first bool) error {
-	s := a.Snapshot
-	switch a.Rejection {
+func reject(answer *federation.Answer, first bool) error {
+	snapshot := answer.Snapshot
+	switch answer.Rejection {
 	case federation.ExternalName:
 		return status.Errorf(codes.InvalidArgument, "Service %s/%s is of type ExternalName, which has no addresses",
-			s.Namespace, s.Name)
+			snapshot.Namespace, snapshot.Name)
 	case federation.Malformed:
 		if first {
-			return status.Error(codes.FailedPrecondition, s.View.Malformed)
+			return status.Error(codes.FailedPrecondition, snapshot.View.Malformed)
 		}
 	case federation.Unlinked:
 		if first {
-			return status.Errorf(codes.NotFound, "Remote cluster not found: %s", s.Members[0].Origin.Cluster)
+			return status.Errorf(codes.NotFound, "Remote cluster not found: %s", snapshot.Members[0].Origin.Cluster)
 		}
 	case federation.NotRejected:
-		if first && a.State == federation.Absent && s.View == nil {
-			return status.Errorf(codes.NotFound, "Service %s/%s not found", s.Namespace, s.Name)
+		if first && answer.State == federation.Absent && snapshot.View == nil {
+			return status.Errorf(codes.NotFound, "Service %s/%s not found", snapshot.Namespace, snapshot.Name)
 		}
 	}
 

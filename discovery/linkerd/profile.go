@@ -247,8 +247,8 @@ func (l *profileStream) workload(ip netip.Addr, who federation.Resident) profile
 
 // residents returns who answers at a port of an address: a Pod whose own the IP is, else one that the
 // port leads to, else an ExternalWorkload, and several only if they have equal rights.
-func residents(a *federation.Address, port uint16) (who []federation.Resident) {
-	if a == nil {
+func residents(address *federation.Address, port uint16) (who []federation.Resident) {
+	if address == nil {
 		return nil
 	}
 
@@ -263,7 +263,7 @@ func residents(a *federation.Address, port uint16) (who []federation.Resident) {
 		}
 	}
 
-	for _, r := range a.Residents {
+	for _, r := range address.Residents {
 		switch {
 		case r.Port != 0 && r.Port != port || len(who) > 0 && right(r) > right(who[0]):
 		case len(who) > 0 && right(r) < right(who[0]):
@@ -299,25 +299,25 @@ func (s *Server) encodeProfile(level profileLevel) (f *serving.Frame, refers int
 }
 
 // workloadFrame returns the profile of a workload.
-func (s *Server) workloadFrame(at netip.AddrPort, w federation.Resident) *serving.Frame {
+func (s *Server) workloadFrame(at netip.AddrPort, resident federation.Resident) *serving.Frame {
 	endpoint := &pb.WeightedAddr{Addr: tcpAddress(at), Weight: federation.Weight}
 	out := &pb.DestinationProfile{Endpoint: endpoint}
 	appendProfile(out, nil, at.Port())
 
-	if w.Workload == nil {
+	if resident.Workload == nil {
 		out.OpaqueProtocol = s.config.opaqueIn(federation.Ports{}, at.Port())
 	} else {
-		s.config.addWorkload(endpoint, at.Port(), s.config.TrustDomain, w.Workload)
-		if hint := endpoint.GetProtocolHint(); hint != nil && w.Kind() == federation.Pod && w.Port != 0 {
+		s.config.addWorkload(endpoint, at.Port(), s.config.TrustDomain, resident.Workload)
+		if hint := endpoint.GetProtocolHint(); hint != nil && resident.Kind() == federation.Pod && resident.Port != 0 {
 			hint.OpaqueTransport = nil // the node leads to that port of the Pod only, and not to its proxy's
 		}
-		endpoint.MetricLabels["namespace"] = w.Namespace()
+		endpoint.MetricLabels["namespace"] = resident.Namespace()
 		endpoint.MetricLabels["zone"] = ""
-		out.OpaqueProtocol = s.config.opaque(w.Template(), at.Port())
+		out.OpaqueProtocol = s.config.opaque(resident.Template(), at.Port())
 	}
 
 	f, valid := s.profile(out)
-	if !valid && w.Workload != nil {
+	if !valid && resident.Workload != nil {
 		return s.workloadFrame(at, federation.Resident{})
 	}
 	return f

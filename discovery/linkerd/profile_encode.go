@@ -17,16 +17,16 @@ import (
 var defaultBudget = profile.RetryBudget{Ratio: 0.2, MinRetriesPerSecond: 10, TTL: 10 * time.Second}
 
 // appendProfile adds to a message what a ServiceProfile has about a Service at a port: routes, retry
-// budget, overrides. A nil p adds the default.
-func appendProfile(to *pb.DestinationProfile, p *profile.Profile, port uint16) {
-	if p == nil {
-		p = &profile.Profile{}
+// budget, overrides. A nil from adds the default.
+func appendProfile(to *pb.DestinationProfile, from *profile.Profile, port uint16) {
+	if from == nil {
+		from = &profile.Profile{}
 	}
-	for i := range p.Routes {
-		to.Routes = append(to.Routes, route(&p.Routes[i]))
+	for i := range from.Routes {
+		to.Routes = append(to.Routes, route(&from.Routes[i]))
 	}
 
-	budget := p.RetryBudget
+	budget := from.RetryBudget
 	if budget == nil {
 		budget = &defaultBudget
 	}
@@ -34,7 +34,7 @@ func appendProfile(to *pb.DestinationProfile, p *profile.Profile, port uint16) {
 		RetryRatio: budget.Ratio, MinRetriesPerSecond: budget.MinRetriesPerSecond, Ttl: duration(budget.TTL),
 	}
 
-	for _, o := range p.Overrides {
+	for _, o := range from.Overrides {
 		override := &pb.WeightedDst{Authority: withPort(o.Authority, port), Weight: o.Weight}
 		to.DstOverrides = append(to.DstOverrides, override)
 	}
@@ -56,26 +56,27 @@ func route(r *profile.Route) *pb.Route {
 
 // requestMatch returns nil for a condition without a field. Several fields become one match of all of
 // them; their order is fixed, so that equal profiles are equal messages.
-func requestMatch(r *profile.Request) *pb.RequestMatch {
-	if r == nil {
+func requestMatch(request *profile.Request) *pb.RequestMatch {
+	if request == nil {
 		return nil
 	}
 	var fields []*pb.RequestMatch
-	if r.All != nil {
-		fields = append(fields, &pb.RequestMatch{Match: &pb.RequestMatch_All{All: requestSeq(r.All)}})
+	if request.All != nil {
+		fields = append(fields, &pb.RequestMatch{Match: &pb.RequestMatch_All{All: requestSeq(request.All)}})
 	}
-	if r.Any != nil {
-		fields = append(fields, &pb.RequestMatch{Match: &pb.RequestMatch_Any{Any: requestSeq(r.Any)}})
+	if request.Any != nil {
+		fields = append(fields, &pb.RequestMatch{Match: &pb.RequestMatch_Any{Any: requestSeq(request.Any)}})
 	}
 
-	if r.Method != "" {
-		fields = append(fields, &pb.RequestMatch{Match: &pb.RequestMatch_Method{Method: method(r.Method)}})
+	if request.Method != "" {
+		fields = append(fields, &pb.RequestMatch{Match: &pb.RequestMatch_Method{Method: method(request.Method)}})
 	}
-	if not := requestMatch(r.Not); not != nil {
+	if not := requestMatch(request.Not); not != nil {
 		fields = append(fields, &pb.RequestMatch{Match: &pb.RequestMatch_Not{Not: not}})
 	}
-	if r.Path != "" {
-		fields = append(fields, &pb.RequestMatch{Match: &pb.RequestMatch_Path{Path: &pb.PathMatch{Regex: r.Path}}})
+	if request.Path != "" {
+		path := &pb.PathMatch{Regex: request.Path}
+		fields = append(fields, &pb.RequestMatch{Match: &pb.RequestMatch_Path{Path: path}})
 	}
 
 	switch len(fields) {
@@ -103,23 +104,23 @@ func encodeEach[C, M any](conditions []*C, encode func(*C) *M) (matches []*M) {
 }
 
 // responseMatch does for responses what requestMatch does for requests.
-func responseMatch(r *profile.Response) *pb.ResponseMatch {
-	if r == nil {
+func responseMatch(response *profile.Response) *pb.ResponseMatch {
+	if response == nil {
 		return nil
 	}
 	var fields []*pb.ResponseMatch
-	if r.All != nil {
-		fields = append(fields, &pb.ResponseMatch{Match: &pb.ResponseMatch_All{All: responseSeq(r.All)}})
+	if response.All != nil {
+		fields = append(fields, &pb.ResponseMatch{Match: &pb.ResponseMatch_All{All: responseSeq(response.All)}})
 	}
-	if r.Any != nil {
-		fields = append(fields, &pb.ResponseMatch{Match: &pb.ResponseMatch_Any{Any: responseSeq(r.Any)}})
+	if response.Any != nil {
+		fields = append(fields, &pb.ResponseMatch{Match: &pb.ResponseMatch_Any{Any: responseSeq(response.Any)}})
 	}
 
-	if r.Status != nil {
-		codes := &pb.HttpStatusRange{Min: r.Status.Min, Max: r.Status.Max}
+	if response.Status != nil {
+		codes := &pb.HttpStatusRange{Min: response.Status.Min, Max: response.Status.Max}
 		fields = append(fields, &pb.ResponseMatch{Match: &pb.ResponseMatch_Status{Status: codes}})
 	}
-	if not := responseMatch(r.Not); not != nil {
+	if not := responseMatch(response.Not); not != nil {
 		fields = append(fields, &pb.ResponseMatch{Match: &pb.ResponseMatch_Not{Not: not}})
 	}
 

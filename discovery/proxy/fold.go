@@ -78,7 +78,7 @@ func (f *Fold) add(set *pb.WeightedAddrSet) (Message, error) {
 	if len(set.GetAddrs()) == 0 {
 		return Message{Kind: Heartbeat}, nil
 	}
-	m := Message{Kind: Add, Reset: !f.fed, SetLabels: set.GetMetricLabels()}
+	message := Message{Kind: Add, Reset: !f.fed, SetLabels: set.GetMetricLabels()}
 	if !f.fed {
 		f.addresses, f.fed = nil, true
 	}
@@ -93,15 +93,15 @@ func (f *Fold) add(set *pb.WeightedAddrSet) (Message, error) {
 			violation = fmt.Errorf("address %s in an Add: %w", a.Addr, err)
 		}
 		f.addresses[a.Addr] = a
-		m.Added = append(m.Added, a)
+		message.Added = append(message.Added, a)
 	}
 
-	slices.SortFunc(m.Added, func(a, b Address) int { return a.Addr.Compare(b.Addr) })
-	return m, violation
+	slices.SortFunc(message.Added, func(a, b Address) int { return a.Addr.Compare(b.Addr) })
+	return message, violation
 }
 
 func (f *Fold) remove(set *pb.AddrSet) (Message, error) {
-	m := Message{Kind: Remove}
+	message := Message{Kind: Remove}
 	var violation error
 	if !f.fed {
 		violation = fmt.Errorf("a Remove before the first Add of the stream")
@@ -115,11 +115,11 @@ func (f *Fold) remove(set *pb.AddrSet) (Message, error) {
 			violation = fmt.Errorf("a Remove of %s, which was never added", addr)
 		}
 		delete(f.addresses, addr)
-		m.Removed = append(m.Removed, addr)
+		message.Removed = append(message.Removed, addr)
 	}
 
-	slices.SortFunc(m.Removed, netip.AddrPort.Compare)
-	return m, violation
+	slices.SortFunc(message.Removed, netip.AddrPort.Compare)
+	return message, violation
 }
 
 // addressOf reads an address of a message with labels of its own. It returns an error if a server must not send it.
@@ -135,8 +135,8 @@ func addressOf(w *pb.WeightedAddr, setLabels map[string]string) (Address, error)
 }
 
 // checkAddress returns what a proxy could not use an address for.
-func checkAddress(w *pb.WeightedAddr) error {
-	if id := w.GetTlsIdentity(); id != nil {
+func checkAddress(weighted *pb.WeightedAddr) error {
+	if id := weighted.GetTlsIdentity(); id != nil {
 		switch s := id.GetStrategy().(type) {
 		case *pb.TlsIdentity_DnsLikeIdentity_:
 			if s.DnsLikeIdentity.GetName() == "" {
@@ -151,19 +151,19 @@ func checkAddress(w *pb.WeightedAddr) error {
 		}
 	}
 
-	if t := w.GetProtocolHint().GetOpaqueTransport(); t != nil &&
+	if t := weighted.GetProtocolHint().GetOpaqueTransport(); t != nil &&
 		(t.GetInboundPort() == 0 || t.GetInboundPort() >= 65535) {
 		return fmt.Errorf("an opaque transport to port %d", t.GetInboundPort())
 	}
-	if w.GetWeight() == 0 {
+	if weighted.GetWeight() == 0 {
 		return fmt.Errorf("a weight of 0")
 	}
 	return nil
 }
 
-func addrOf(a *netpb.TcpAddress) (netip.AddrPort, error) {
+func addrOf(address *netpb.TcpAddress) (netip.AddrPort, error) {
 	var ip netip.Addr
-	switch v := a.GetIp().GetIp().(type) {
+	switch v := address.GetIp().GetIp().(type) {
 	case *netpb.IPAddress_Ipv4:
 		var b [4]byte
 		binary.BigEndian.PutUint32(b[:], v.Ipv4)
@@ -177,8 +177,8 @@ func addrOf(a *netpb.TcpAddress) (netip.AddrPort, error) {
 		return netip.AddrPort{}, fmt.Errorf("an address without an IP")
 	}
 
-	if a.GetPort() == 0 || a.GetPort() > 65535 {
-		return netip.AddrPort{}, fmt.Errorf("port %d of %s", a.GetPort(), ip)
+	if address.GetPort() == 0 || address.GetPort() > 65535 {
+		return netip.AddrPort{}, fmt.Errorf("port %d of %s", address.GetPort(), ip)
 	}
-	return netip.AddrPortFrom(ip, uint16(a.GetPort())), nil
+	return netip.AddrPortFrom(ip, uint16(address.GetPort())), nil
 }

@@ -34,10 +34,10 @@ type ProfileStream struct {
 func OpenProfile(ctx context.Context, conn grpc.ClientConnInterface, request Request,
 	observe func(Event),
 ) *ProfileStream {
-	s := &ProfileStream{}
+	opened := &ProfileStream{}
 
 	client := pb.NewDestinationClient(conn)
-	s.start(ctx, request, observe, func(ctx context.Context, asked *pb.GetDestination) (receiver, error) {
+	opened.start(ctx, request, observe, func(ctx context.Context, asked *pb.GetDestination) (receiver, error) {
 		stream, err := client.GetProfile(ctx, asked, grpc.MaxCallRecvMsgSize(MaxMessage))
 		if err != nil {
 			return nil, err
@@ -55,15 +55,15 @@ func OpenProfile(ctx context.Context, conn grpc.ClientConnInterface, request Req
 			p.Repeated = last != nil && proto.Equal(message, last.DestinationProfile)
 			p.Heartbeat = p.Repeated && time.Since(at) >= quiet
 			last, at = p, time.Now()
-			s.mu.Lock()
-			defer s.mu.Unlock()
+			opened.mu.Lock()
+			defer opened.mu.Unlock()
 
-			s.newest = p
+			opened.newest = p
 			return Event{Profile: p}, violation, nil
 		}, nil
 	})
 
-	return s
+	return opened
 }
 
 // Newest returns the profile that the proxy goes by; nil before the first. It outlasts the stream that it came from.

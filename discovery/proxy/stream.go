@@ -19,33 +19,33 @@ type Stream struct {
 // Open starts a lookup of addresses, which ends with ctx or Close. observe is called for each Event in turn,
 // from one goroutine; it may be nil.
 func Open(ctx context.Context, conn grpc.ClientConnInterface, request Request, observe func(Event)) *Stream {
-	s := &Stream{}
+	opened := &Stream{}
 
 	client := pb.NewDestinationClient(conn)
-	s.start(ctx, request, observe, func(ctx context.Context, asked *pb.GetDestination) (receiver, error) {
+	opened.start(ctx, request, observe, func(ctx context.Context, asked *pb.GetDestination) (receiver, error) {
 		stream, err := client.Get(ctx, asked, grpc.MaxCallRecvMsgSize(MaxMessage))
 		if err != nil {
 			return nil, err
 		}
-		s.mu.Lock()
-		s.fold.Reconnect()
-		s.mu.Unlock()
+		opened.mu.Lock()
+		opened.fold.Reconnect()
+		opened.mu.Unlock()
 
 		return func() (Event, error, error) {
 			update, err := stream.Recv()
 			if err != nil {
 				return Event{}, nil, err
 			}
-			s.mu.Lock()
-			defer s.mu.Unlock()
-			s.messages++
-			message, violation := s.fold.Apply(update)
+			opened.mu.Lock()
+			defer opened.mu.Unlock()
+			opened.messages++
+			message, violation := opened.fold.Apply(update)
 			message.Bytes = proto.Size(update)
 			return Event{Message: &message}, violation, nil
 		}, nil
 	})
 
-	return s
+	return opened
 }
 
 // Holds returns what the proxy holds now, sorted.

@@ -117,19 +117,19 @@ func (w *weight) UnmarshalJSON(b []byte) error {
 		return fmt.Errorf("spec.dstOverrides: weight %.40q is not a quantity, such as 1 or 500m", text)
 	}
 
-	q, err := resource.ParseQuantity(text)
+	parsed, err := resource.ParseQuantity(text)
 	if err != nil {
 		return fmt.Errorf("spec.dstOverrides: weight %q: %w", text, err)
 	}
 
 	switch {
-	case q.Sign() < 0:
+	case parsed.Sign() < 0:
 		w.warning = fmt.Sprintf("weight %q is negative: it counts as 0", text)
-	case q.Cmp(*maxWeight) > 0:
+	case parsed.Cmp(*maxWeight) > 0:
 		w.parts = uint32(maxWeight.MilliValue() * 10)
 		w.warning = fmt.Sprintf("weight %q is more than a proxy can be sent: it counts as %s", text, maxWeight)
 	default:
-		w.parts = uint32(q.MilliValue() * 10)
+		w.parts = uint32(parsed.MilliValue() * 10)
 	}
 	return nil
 }

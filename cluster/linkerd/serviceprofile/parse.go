@@ -115,11 +115,11 @@ func (t *translation) rejectNew(format string, args ...any) {
 	}
 }
 
-func (t *translation) profile(s *spec) (*profile.Profile, error) {
-	p := &profile.Profile{}
+func (t *translation) profile(spec *spec) (*profile.Profile, error) {
+	out := &profile.Profile{}
 	at := field.NewPath("spec")
 
-	for i, r := range s.Routes {
+	for i, r := range spec.Routes {
 		at := at.Child("routes").Index(i)
 		if r == nil {
 			return nil, fmt.Errorf("%s is null", at)
@@ -128,18 +128,18 @@ func (t *translation) profile(s *spec) (*profile.Profile, error) {
 		if err != nil {
 			return nil, fmt.Errorf("route %.100q: %w", r.Name, err)
 		}
-		p.Routes = append(p.Routes, route)
+		out.Routes = append(out.Routes, route)
 	}
 
-	if s.RetryBudget != nil {
-		budget, err := t.retryBudget(s.RetryBudget, at.Child("retryBudget"))
+	if spec.RetryBudget != nil {
+		budget, err := t.retryBudget(spec.RetryBudget, at.Child("retryBudget"))
 		if err != nil {
 			return nil, err
 		}
-		p.RetryBudget = budget
+		out.RetryBudget = budget
 	}
 
-	for i, o := range s.DstOverrides {
+	for i, o := range spec.DstOverrides {
 		at := at.Child("dstOverrides").Index(i)
 		if o == nil {
 			t.warn("%s is null", at)
@@ -148,39 +148,39 @@ func (t *translation) profile(s *spec) (*profile.Profile, error) {
 		if o.Weight.warning != "" {
 			t.warn("%s: %s", at, o.Weight.warning)
 		}
-		p.Overrides = append(p.Overrides, profile.Override{Authority: o.Authority, Weight: o.Weight.parts})
+		out.Overrides = append(out.Overrides, profile.Override{Authority: o.Authority, Weight: o.Weight.parts})
 	}
-	return p, nil
+	return out, nil
 }
 
-func (t *translation) route(r *routeSpec, at *field.Path) (profile.Route, error) {
-	out := profile.Route{Name: r.Name, Retryable: r.IsRetryable}
+func (t *translation) route(route *routeSpec, at *field.Path) (profile.Route, error) {
+	out := profile.Route{Name: route.Name, Retryable: route.IsRetryable}
 	switch {
-	case r.Name == "":
+	case route.Name == "":
 		t.rejectNew("%s: a route needs a name, for the labels of metrics", at)
-	case !federation.IsPlain(r.Name):
-		t.rejectNew("route %.100q: its name has a character that ends a label of metrics: it is left out", r.Name)
+	case !federation.IsPlain(route.Name):
+		t.rejectNew("route %.100q: its name has a character that ends a label of metrics: it is left out", route.Name)
 		out.Name = ""
 	}
 
-	if r.Timeout != "" {
-		d, err := time.ParseDuration(r.Timeout)
+	if route.Timeout != "" {
+		d, err := time.ParseDuration(route.Timeout)
 		switch at := at.Child("timeout"); {
 		case err != nil:
-			t.rejectNew("route %.100q: %s: %.100q is not a duration, such as 250ms", r.Name, at, r.Timeout)
+			t.rejectNew("route %.100q: %s: %.100q is not a duration, such as 250ms", route.Name, at, route.Timeout)
 		case d < 0:
-			t.warn("route %.100q: %s: %s is negative: it counts as none", r.Name, at, d)
+			t.warn("route %.100q: %s: %s is negative: it counts as none", route.Name, at, d)
 		default:
 			out.Timeout = d
 		}
 	}
 
 	var err error
-	if out.Condition, err = translateRequest(r.Condition, at.Child("condition"), maxDepth); err != nil {
+	if out.Condition, err = translateRequest(route.Condition, at.Child("condition"), maxDepth); err != nil {
 		return out, err
 	}
 
-	for i, c := range r.ResponseClasses {
+	for i, c := range route.ResponseClasses {
 		at := at.Child("responseClasses").Index(i)
 		if c == nil {
 			return out, fmt.Errorf("%s is null", at)
@@ -194,87 +194,89 @@ func (t *translation) route(r *routeSpec, at *field.Path) (profile.Route, error)
 	return out, nil
 }
 
-func (t *translation) retryBudget(b *retryBudget, at *field.Path) (*profile.RetryBudget, error) {
-	if b.RetryRatio < 0 {
-		t.rejectNew("%s: %g is negative: proxies do not retry", at.Child("retryRatio"), b.RetryRatio)
+func (t *translation) retryBudget(budget *retryBudget, at *field.Path) (*profile.RetryBudget, error) {
+	if budget.RetryRatio < 0 {
+		t.rejectNew("%s: %g is negative: proxies do not retry", at.Child("retryRatio"), budget.RetryRatio)
 	}
 	at = at.Child("ttl")
-	if b.TTL == "" {
+	if budget.TTL == "" {
 		return nil, fmt.Errorf("%s is missing: a duration, such as 10s", at)
 	}
 
-	ttl, err := time.ParseDuration(b.TTL)
+	ttl, err := time.ParseDuration(budget.TTL)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %.100q is not a duration, such as 10s", at, b.TTL)
+		return nil, fmt.Errorf("%s: %.100q is not a duration, such as 10s", at, budget.TTL)
 	}
 	if ttl < 0 {
 		t.warn("%s: %s is negative: proxies do not retry", at, ttl)
 		ttl = 0
 	}
-	return &profile.RetryBudget{Ratio: b.RetryRatio, MinRetriesPerSecond: b.MinRetriesPerSecond, TTL: ttl}, nil
+	return &profile.RetryBudget{
+		Ratio: budget.RetryRatio, MinRetriesPerSecond: budget.MinRetriesPerSecond, TTL: ttl,
+	}, nil
 }
 
-func translateRequest(m *requestMatch, at *field.Path, depth int) (*profile.Request, error) {
+func translateRequest(match *requestMatch, at *field.Path, depth int) (*profile.Request, error) {
 	switch {
-	case m == nil:
+	case match == nil:
 		return nil, fmt.Errorf("%s is missing", at)
 	case depth == 0:
 		return nil, fmt.Errorf("%s: conditions nest deeper than %d", at, maxDepth)
 	}
 
-	not, err := parseNot[requestMatch](m.Not)
+	not, err := parseNot[requestMatch](match.Not)
 	switch {
 	case err != nil:
 		return nil, fmt.Errorf("%s: %w", at.Child("not"), err)
-	case m.All == nil && m.Any == nil && len(not) == 0 && m.Method == "" && m.PathRegex == "":
+	case match.All == nil && match.Any == nil && len(not) == 0 && match.Method == "" && match.PathRegex == "":
 		return nil, fmt.Errorf("%s needs one of all, any, not, method and pathRegex", at)
 	}
 
-	r := &profile.Request{Method: strings.ToUpper(m.Method), Path: m.PathRegex}
-	if r.All, err = translateAll(translateRequest, m.All, at.Child("all"), depth-1); err != nil {
+	out := &profile.Request{Method: strings.ToUpper(match.Method), Path: match.PathRegex}
+	if out.All, err = translateAll(translateRequest, match.All, at.Child("all"), depth-1); err != nil {
 		return nil, err
 	}
-	if r.Any, err = translateAll(translateRequest, m.Any, at.Child("any"), depth-1); err != nil {
+	if out.Any, err = translateAll(translateRequest, match.Any, at.Child("any"), depth-1); err != nil {
 		return nil, err
 	}
 
 	switch at := at.Child("not"); len(not) {
 	case 0:
 	case 1:
-		r.Not, err = translateRequest(not[0], at, depth-1)
+		out.Not, err = translateRequest(not[0], at, depth-1)
 	default:
-		r.Not = &profile.Request{}
-		r.Not.Any, err = translateAll(translateRequest, not, at, depth-1)
+		out.Not = &profile.Request{}
+		out.Not.Any, err = translateAll(translateRequest, not, at, depth-1)
 	}
-	return r, err
+	return out, err
 }
 
-func translateResponse(m *responseMatch, at *field.Path, depth int) (*profile.Response, error) {
+func translateResponse(match *responseMatch, at *field.Path, depth int) (*profile.Response, error) {
 	switch {
-	case m == nil:
+	case match == nil:
 		return nil, fmt.Errorf("%s is missing", at)
 	case depth == 0:
 		return nil, fmt.Errorf("%s: conditions nest deeper than %d", at, maxDepth)
 	}
 
-	not, err := parseNot[responseMatch](m.Not)
+	not, err := parseNot[responseMatch](match.Not)
 	switch {
 	case err != nil:
 		return nil, fmt.Errorf("%s: %w", at.Child("not"), err)
-	case m.All == nil && m.Any == nil && len(not) == 0 && m.Status == nil:
+	case match.All == nil && match.Any == nil && len(not) == 0 && match.Status == nil:
 		return nil, fmt.Errorf("%s needs one of all, any, not and status", at)
 	}
 
-	r := &profile.Response{}
-	if r.All, err = translateAll(translateResponse, m.All, at.Child("all"), depth-1); err != nil {
+	out := &profile.Response{}
+	if out.All, err = translateAll(translateResponse, match.All, at.Child("all"), depth-1); err != nil {
 		return nil, err
 	}
-	if r.Any, err = translateAll(translateResponse, m.Any, at.Child("any"), depth-1); err != nil {
+	if out.Any, err = translateAll(translateResponse, match.Any, at.Child("any"), depth-1); err != nil {
 		return nil, err
 	}
 
-	if m.Status != nil {
-		if r.Status, err = translateStatus(m.Status, at.Child("status")); err != nil {
+	if match.Status != nil {
+		if out.Status, err = translateStatus(match.Status, at.Child("status")); err != nil {
 			return nil, err
 		}
 	}
@@ -282,12 +284,12 @@ func translateResponse(m *responseMatch, at *field.Path, depth int) (*profile.Re
 	switch at := at.Child("not"); len(not) {
 	case 0:
 	case 1:
-		r.Not, err = translateResponse(not[0], at, depth-1)
+		out.Not, err = translateResponse(not[0], at, depth-1)
 	default:
-		r.Not = &profile.Response{}
-		r.Not.Any, err = translateAll(translateResponse, not, at, depth-1)
+		out.Not = &profile.Response{}
+		out.Not.Any, err = translateAll(translateResponse, not, at, depth-1)
 	}
-	return r, err
+	return out, err
 }
 
 // translateAll translates a list of conditions. An empty list stays an empty one, and nil stays nil.

@@ -80,7 +80,7 @@ func Once(ctx context.Context, config *rest.Config, namespace string, all []cli.
 // Command returns the command of a binary of this version.
 func Command(version string) *cobra.Command {
 	flags := cli.NewReplicaFlags(version)
-	e := environment{open: flags.Open, access: flags.RESTConfig}
+	environment := environment{open: flags.Open, access: flags.RESTConfig}
 
 	var output string
 	var pre, proxy bool
@@ -103,28 +103,28 @@ linkerd.io/extension=fingerpost.`,
 			if proxy {
 				flags.Namespace = "" // linkerd sets it to the namespace of proxies, which we do not check
 			}
-			r := newRunner(wait, timeout)
-			r.progress = newProgress(cmd.ErrOrStderr())
+			runner := newRunner(wait, timeout)
+			runner.progress = newProgress(cmd.ErrOrStderr())
 
 			switch output {
 			case "table", "basic":
-				r.to = cmd.OutOrStdout()
+				runner.to = cmd.OutOrStdout()
 			case "short":
-				r.to, r.short = cmd.OutOrStdout(), true
+				runner.to, runner.short = cmd.OutOrStdout(), true
 			case "json":
-				if !r.progress.terminal {
-					r.progress = nil // 'linkerd check' runs the command so
+				if !runner.progress.terminal {
+					runner.progress = nil // 'linkerd check' runs the command so
 				}
 			}
 
-			e.run(cmd.Context(), r, pre)
-			return r.finish(cmd.OutOrStdout())
+			environment.run(cmd.Context(), runner, pre)
+			return runner.finish(cmd.OutOrStdout())
 		},
 	}
 
 	flags.AddFlags(cmd)
 	fs := cmd.Flags()
-	fs.StringVarP(&e.namespace, "linkerd-namespace", "L", "linkerd",
+	fs.StringVarP(&environment.namespace, "linkerd-namespace", "L", "linkerd",
 		"namespace of the mesh's control plane")
 
 	cli.AddChoice(cmd, &output, "output", "o", "short has only what did not succeed: ",

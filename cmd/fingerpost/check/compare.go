@@ -82,22 +82,22 @@ func currentDifferences(ctx context.Context, pair []cli.Replica) (map[item]strin
 	}
 
 	all := map[item]string{}
-	for p := range sets.KeySet(known[0]).Union(sets.KeySet(known[1])) {
-		first, second := known[0][p], known[1][p]
+	for key := range sets.KeySet(known[0]).Union(sets.KeySet(known[1])) {
+		first, second := known[0][key], known[1][key]
 
-		in := item{p.cluster, ""}
+		in := item{key.cluster, ""}
 		switch {
 		case first == second:
-		case p == in:
-			all[p] = fmt.Sprintf("%s in %s, %s in %s",
+		case key == in:
+			all[key] = fmt.Sprintf("%s in %s, %s in %s",
 				cmp.Or(first, "not linked"), pair[0].Name, cmp.Or(second, "not linked"), pair[1].Name)
 		case known[0][in] == "" || known[1][in] == "": // which is a difference by itself
 		case first == "":
-			all[p] = "only in " + pair[1].Name
+			all[key] = "only in " + pair[1].Name
 		case second == "":
-			all[p] = "only in " + pair[0].Name
+			all[key] = "only in " + pair[0].Name
 		default:
-			all[p] = "not the same endpoints or policy"
+			all[key] = "not the same endpoints or policy"
 		}
 	}
 

@@ -200,18 +200,18 @@ func checkConditions(reports linkReports) error {
 			all = append(slices.Clip(all), m.Condition)
 		}
 
-		for _, c := range all {
-			text := fmt.Sprintf("%s: %s", c.Reason, c.Message)
+		for _, condition := range all {
+			text := fmt.Sprintf("%s: %s", condition.Reason, condition.Message)
 			// Of credentials, other checks report all that has been tried.
-			elsewhere := slices.Contains(reportedElsewhere, c.Type) ||
-				c.Type == links.CredentialsValid && c.Reason != links.ReasonRefused
-			if c.Status != metav1.ConditionFalse || elsewhere || seen[text] {
+			elsewhere := slices.Contains(reportedElsewhere, condition.Type) ||
+				condition.Type == links.CredentialsValid && condition.Reason != links.ReasonRefused
+			if condition.Status != metav1.ConditionFalse || elsewhere || seen[text] {
 				continue
 			}
 
 			seen[text] = true
 			err := errors.New(text)
-			if c.Type != links.Accepted && c.Type != links.CredentialsValid {
+			if condition.Type != links.Accepted && condition.Type != links.CredentialsValid {
 				err = warning{err}
 			}
 			errs = append(errs, err)

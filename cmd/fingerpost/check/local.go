@@ -48,9 +48,9 @@ type environment struct {
 }
 
 // run runs all checks, or those before an installation.
-func (e *environment) run(ctx context.Context, r *runner, pre bool) {
-	connect := func(ctx context.Context) error { return e.connect(ctx, r.timeout) }
-	if !r.must(ctx, localCategory.decided("the API server answers", "the-api-server-answers", connect)) {
+func (e *environment) run(ctx context.Context, runner *runner, pre bool) {
+	connect := func(ctx context.Context) error { return e.connect(ctx, runner.timeout) }
+	if !runner.must(ctx, localCategory.decided("the API server answers", "the-api-server-answers", connect)) {
 		return
 	}
 
@@ -60,20 +60,20 @@ func (e *environment) run(ctx context.Context, r *runner, pre bool) {
 	}
 	if pre {
 		checks = append(checks, e.installChecks(alwaysCreated, true)...)
-		r.run(ctx, append(checks, e.installChecks(sometimesCreated, false)...)...)
+		runner.run(ctx, append(checks, e.installChecks(sometimesCreated, false)...)...)
 		return
 	}
 
-	r.run(ctx, append(checks, localCategory.decided("there is a namespace "+e.namespace+" for Leases",
+	runner.run(ctx, append(checks, localCategory.decided("there is a namespace "+e.namespace+" for Leases",
 		"there-is-a-namespace-for-leases", e.checkNamespace))...)
-	known := e.checkReplicas(ctx, r)
+	known := e.checkReplicas(ctx, runner)
 	defer cli.CloseAll(known.opened)
 	if len(known.pages) > 0 {
-		r.run(ctx, slices.Concat(
+		runner.run(ctx, slices.Concat(
 			known.clusterChecks(), known.writerChecks(), e.leaseChecks(known), e.linkChecks(known),
 			known.serviceChecks())...)
 	}
-	r.wait(ctx, known.refresh)
+	runner.wait(ctx, known.refresh)
 }
 
 // connect asks the API server for its version, which needs credentials but no permission.

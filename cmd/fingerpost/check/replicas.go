@@ -76,10 +76,10 @@ func (k *knownReplicas) suffix(replica string) string {
 }
 
 // checkReplicas returns the replicas, and what they report.
-func (e *environment) checkReplicas(ctx context.Context, r *runner) *knownReplicas {
+func (e *environment) checkReplicas(ctx context.Context, runner *runner) *knownReplicas {
 	known := &knownReplicas{}
 	open := func(context.Context) error { return e.openReplicas(ctx, known) }
-	if !r.must(ctx, replicaCategory.retried("replicas are ready", "replicas-are-ready", open)) {
+	if !runner.must(ctx, replicaCategory.retried("replicas are ready", "replicas-are-ready", open)) {
 		return known
 	}
 
@@ -94,7 +94,7 @@ func (e *environment) checkReplicas(ctx context.Context, r *runner) *knownReplic
 		checks = append(checks, replicaCategory.decided(replica.Name+" answers", "replicas-are-ready", ask))
 	}
 
-	r.run(ctx, checks...)
+	runner.run(ctx, checks...)
 	for i, replica := range known.opened {
 		if responds[i] {
 			known.all = append(known.all, replica)
@@ -102,11 +102,11 @@ func (e *environment) checkReplicas(ctx context.Context, r *runner) *knownReplic
 	}
 
 	if ctx.Err() == nil {
-		once, cancel := context.WithTimeout(ctx, r.timeout)
+		once, cancel := context.WithTimeout(ctx, runner.timeout)
 		defer cancel()
 		known.refresh(once)
 	}
-	r.run(ctx, known.replicaChecks()...)
+	runner.run(ctx, known.replicaChecks()...)
 	return known
 }
 

@@ -266,8 +266,8 @@ func (r *runner) waitingText() string {
 func oneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }
 
 // add adds the outcome of a check to the report, and prints it.
-func (r *runner) add(c check, err error) {
-	result := checkResult{Description: c.description, Result: resultSuccess}
+func (r *runner) add(check check, err error) {
+	result := checkResult{Description: check.description, Result: resultSuccess}
 	if d, is := errors.AsType[detail](err); is {
 		result.Description += ": " + string(d)
 		err = nil
@@ -286,10 +286,10 @@ func (r *runner) add(c check, err error) {
 	}
 
 	if err != nil {
-		result.Error, result.Hint = oneLine(err), hintsURL+c.anchor
+		result.Error, result.Hint = oneLine(err), hintsURL+check.anchor
 	}
 
-	name := string(c.category)
+	name := string(check.category)
 	i := slices.IndexFunc(r.report.Categories, func(in *checkCategory) bool { return in.Name == name })
 	if i < 0 {
 		i = len(r.report.Categories)
@@ -297,7 +297,7 @@ func (r *runner) add(c check, err error) {
 	}
 	in := r.report.Categories[i]
 	in.Checks = append(in.Checks, result)
-	r.printResult(c.category, result, err)
+	r.printResult(check.category, result, err)
 }
 
 func (r *runner) printResult(of category, result checkResult, err error) {

@@ -78,13 +78,13 @@ func (r *ReplicaFlags) addAuthorityFlags(cmd *cobra.Command) {
 // authority returns the whole authority of a Service. from is the debug server that has its ports and the
 // cluster's domain; nil, or one that does not respond, for none.
 func (r *ReplicaFlags) authority(ctx context.Context, text string, from *Replica) (string, error) {
-	s, short, err := parseServiceName(text)
+	service, short, err := parseServiceName(text)
 	if err != nil || !short {
 		return text, WithExitCode(ExitUsage, err)
 	}
 
-	if s.namespace == "" {
-		s.namespace = cmp.Or(r.serviceNamespace, r.currentNamespace())
+	if service.namespace == "" {
+		service.namespace = cmp.Or(r.serviceNamespace, r.currentNamespace())
 	}
 
 	domain := "cluster.local"
@@ -99,15 +99,15 @@ func (r *ReplicaFlags) authority(ctx context.Context, text string, from *Replica
 					domain = cmp.Or(c.ClusterDomain, domain)
 				}
 			}
-			if err := s.completePort(ctx, from); err != nil {
+			if err := service.completePort(ctx, from); err != nil {
 				return "", err
 			}
 		}
 	}
 
-	authority := s.name + "." + s.namespace + ".svc." + domain
-	if s.port != "" {
-		authority += ":" + s.port
+	authority := service.name + "." + service.namespace + ".svc." + domain
+	if service.port != "" {
+		authority += ":" + service.port
 	}
 	return authority, nil
 }

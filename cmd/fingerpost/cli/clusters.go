@@ -19,7 +19,7 @@ import (
 )
 
 func clustersCommand(version string) *cobra.Command {
-	d := newDebugCommand(version)
+	flags := newDebugCommand(version)
 	cmd := &cobra.Command{
 		Use:   "clusters [NAME...]",
 		Short: "Show the state of each cluster, the worst first",
@@ -37,11 +37,11 @@ and since when; -o wide shows all of it, for each replica.`,
   fingerpost clusters west -o wide
   fingerpost clusters -o json | jq '.clusters[] | select(.state != "Live")'`,
 		RunE: func(cmd *cobra.Command, names []string) error {
-			return show(cmd, &d, view[debug.ClustersPage, replicaClusters]{
+			return show(cmd, &flags, view[debug.ClustersPage, replicaClusters]{
 				path:  "/debug/clusters",
 				merge: func(all []Response[debug.ClustersPage]) replicaClusters { return mergeClusters(all, names) },
 				print: func(f *frame, all replicaClusters, several bool, now time.Time) {
-					switch d.output {
+					switch flags.output {
 					case nameOutput:
 						for _, s := range all.summaries(now) {
 							f.printf("%s", s.worst.Name)
@@ -56,11 +56,11 @@ and since when; -o wide shows all of it, for each replica.`,
 			})
 		},
 		ValidArgsFunction: func(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
-			return d.clusterNames(cmd), cobra.ShellCompDirectiveNoFileComp
+			return flags.clusterNames(cmd), cobra.ShellCompDirectiveNoFileComp
 		},
 	}
 
-	d.addDebugFlags(cmd, wideOutput, nameOutput)
+	flags.addDebugFlags(cmd, wideOutput, nameOutput)
 	return cmd
 }
 
@@ -112,23 +112,23 @@ func mergeClusters(responses []Response[debug.ClustersPage], names []string) rep
 	wanted := func(name string) bool { return len(names) == 0 || slices.Contains(names, name) }
 	all := replicaClusters{Clusters: []replicaCluster{}, Links: []replicaLink{}, pages: responses}
 
-	for _, r := range responses {
-		for _, l := range r.Page.Links {
+	for _, response := range responses {
+		for _, l := range response.Page.Links {
 			l.Cluster = cmp.Or(l.Cluster, l.Name)
 			sameName := func(c debug.Cluster) bool { return c.Name == l.Cluster }
-			if !slices.ContainsFunc(r.Page.Clusters, sameName) {
+			if !slices.ContainsFunc(response.Page.Clusters, sameName) {
 				none := debug.Cluster{Status: cluster.Status{Name: l.Cluster, State: notLinked}}
-				r.Page.Clusters = append(slices.Clone(r.Page.Clusters), none)
+				response.Page.Clusters = append(slices.Clone(response.Page.Clusters), none)
 			}
 			if wanted(l.Cluster) {
-				all.Links = append(all.Links, replicaLink{r.Replica, l})
+				all.Links = append(all.Links, replicaLink{response.Replica, l})
 			}
 		}
 
-		for _, c := range r.Page.Clusters {
+		for _, c := range response.Page.Clusters {
 			all.known = append(all.known, c.Name)
 			if wanted(c.Name) {
-				all.Clusters = append(all.Clusters, replicaCluster{r.Replica, c})
+				all.Clusters = append(all.Clusters, replicaCluster{response.Replica, c})
 			}
 		}
 	}
@@ -175,25 +175,25 @@ type clusterSummary struct {
 // summaries returns the clusters, the worst first.
 func (all replicaClusters) summaries(now time.Time) (rows []clusterSummary) {
 	problems := all.problems(now)
-	for i, c := range all.Clusters { // cluster by cluster
-		if i == 0 || all.Clusters[i-1].Name != c.Name {
-			rows = append(rows, clusterSummary{worst: c})
+	for i, report := range all.Clusters { // cluster by cluster
+		if i == 0 || all.Clusters[i-1].Name != report.Name {
+			rows = append(rows, clusterSummary{worst: report})
 		}
-		s := &rows[len(rows)-1]
-		s.replicas++
-		if c.State == federation.Live {
-			s.live++
+		summary := &rows[len(rows)-1]
+		summary.replicas++
+		if report.State == federation.Live {
+			summary.live++
 		}
 
-		s.holder = cmp.Or(holderOf(c), s.holder)
-		found := problems[c.clusterKey()]
-		worse := cmp.Or(cmp.Compare(badness[c.State], badness[s.worst.State]),
-			s.worst.LastContact.Compare(c.LastContact)) > 0
+		summary.holder = cmp.Or(holderOf(report), summary.holder)
+		found := problems[report.clusterKey()]
+		worse := cmp.Or(cmp.Compare(badness[report.State], badness[summary.worst.State]),
+			summary.worst.LastContact.Compare(report.LastContact)) > 0
 		if worse {
-			s.worst = c
+			summary.worst = report
 		}
-		if len(found) > 0 && (s.problem == nil || worse) {
-			s.problem = &found[0]
+		if len(found) > 0 && (summary.problem == nil || worse) {
+			summary.problem = &found[0]
 		}
 	}
 
@@ -244,53 +244,53 @@ func firstClause(text string) string {
 }
 
 // printClusters prints a line for each cluster, and a verdict.
-func printClusters(f *frame, all replicaClusters, now time.Time) {
-	t := newTable("CLUSTER", "STATE", "REPLICAS", "CONTACT", "SERVICES", "ENDPOINTS", "WRITES",
+func printClusters(frame *frame, all replicaClusters, now time.Time) {
+	table := newTable("CLUSTER", "STATE", "REPLICAS", "CONTACT", "SERVICES", "ENDPOINTS", "WRITES",
 		"CREDENTIALS-END", "PROBLEM")
-	t.keepColumns, t.oneLine = 2, true
-	t.volatile = []string{"CONTACT", "SERVICES", "ENDPOINTS", "CREDENTIALS-END"}
-	t.optional = []string{"WRITES", "SERVICES", "CREDENTIALS-END", "REPLICAS"}
+	table.keepColumns, table.oneLine = 2, true
+	table.volatile = []string{"CONTACT", "SERVICES", "ENDPOINTS", "CREDENTIALS-END"}
+	table.optional = []string{"WRITES", "SERVICES", "CREDENTIALS-END", "REPLICAS"}
 	rows := all.summaries(now)
 	var bad, flawed []string
 
-	for _, s := range rows {
-		c := s.worst
+	for _, summary := range rows {
+		worst := summary.worst
 		colour := Green
 		switch {
-		case badness[c.State] > 1:
+		case badness[worst.State] > 1:
 			colour = Red
-		case badness[c.State] == 1:
+		case badness[worst.State] == 1:
 			colour = Yellow
 		}
 
 		problem := ""
-		if p := s.problem; p != nil {
+		if p := summary.problem; p != nil {
 			problem = withSince(firstClause(p.Text), p.Since, now)
 		}
 
-		ends, ended := endOfCredentials(c, now)
-		r := t.addRow(displayName(c), c.State, fmt.Sprintf("%d/%d", s.live, s.replicas),
-			contactAge(c, now), publishedServices(c), c.Endpoints,
-			writes(c, shortName(s.holder)), ends, problem)
-		r.colours["STATE"] = colour
+		ends, ended := endOfCredentials(worst, now)
+		row := table.addRow(displayName(worst), worst.State, fmt.Sprintf("%d/%d", summary.live, summary.replicas),
+			contactAge(worst, now), publishedServices(worst), worst.Endpoints,
+			writes(worst, shortName(summary.holder)), ends, problem)
+		row.colours["STATE"] = colour
 		if ended {
-			r.colours["CREDENTIALS-END"] = Red
+			row.colours["CREDENTIALS-END"] = Red
 		}
 
 		switch {
 		case colour != Green:
-			bad, r.colours["PROBLEM"] = append(bad, c.Name), colour
+			bad, row.colours["PROBLEM"] = append(bad, worst.Name), colour
 		case problem != "":
-			flawed, r.colours["PROBLEM"] = append(flawed, c.Name), Yellow
+			flawed, row.colours["PROBLEM"] = append(flawed, worst.Name), Yellow
 		}
-		if s.live < s.replicas {
-			r.colours["REPLICAS"] = colour
+		if summary.live < summary.replicas {
+			row.colours["REPLICAS"] = colour
 		}
 	}
 
-	f.addTable(t)
+	frame.addTable(table)
 	text, colour := verdict(len(rows), bad, flawed)
-	f.lines = append(f.lines, line{f.Paint(colour, text), text})
+	frame.lines = append(frame.lines, line{frame.Paint(colour, text), text})
 }
 
 // verdict sums up how many clusters of all are not Live, and how many others have a problem.
@@ -324,38 +324,39 @@ func isOrAre(n int) string {
 
 // wideTable has a row for each cluster and replica.
 func (all replicaClusters) wideTable(several bool, now time.Time) *table {
-	t := newTable("CLUSTER", "REPLICA", "STATE", "SINCE", "CONTACT", "SERVICES", "PODS", "ENDPOINTS", "WRITES",
+	table := newTable("CLUSTER", "REPLICA", "STATE", "SINCE", "CONTACT", "SERVICES", "PODS", "ENDPOINTS", "WRITES",
 		"CREDENTIALS", "CREDENTIALS-END", "PROBLEM")
-	t.keepColumns = 1
-	t.volatile = []string{"SINCE", "CONTACT", "SERVICES", "PODS", "ENDPOINTS", "CREDENTIALS-END"}
+	table.keepColumns = 1
+	table.volatile = []string{"SINCE", "CONTACT", "SERVICES", "PODS", "ENDPOINTS", "CREDENTIALS-END"}
 	problems := all.problems(now)
 
-	for _, c := range all.Clusters {
+	for _, report := range all.Clusters {
 		var texts []string
-		for _, p := range problems[c.clusterKey()] {
+		for _, p := range problems[report.clusterKey()] {
 			texts = append(texts, withSince(p.Text, p.Since, now))
 		}
-		if c.Writing.State == cluster.ReadOnly && c.Written() == debug.NotToBeWritten && c.Writing.Problem != "" {
-			texts = append(texts, "read-only: "+c.Writing.Problem)
+		writing := report.Writing
+		if writing.State == cluster.ReadOnly && report.Written() == debug.NotToBeWritten && writing.Problem != "" {
+			texts = append(texts, "read-only: "+writing.Problem)
 		}
-		if kinds := c.NotGranted(); len(kinds) > 0 {
+		if kinds := report.NotGranted(); len(kinds) > 0 {
 			texts = append(texts, "not read, as the account has no right to them: "+strings.Join(kinds, ", "))
 		}
 
-		ends, _ := endOfCredentials(c, now)
+		ends, _ := endOfCredentials(report, now)
 		since := "—"
-		if !c.Since.IsZero() {
-			since = debug.Age(c.Since, now)
+		if !report.Since.IsZero() {
+			since = debug.Age(report.Since, now)
 		}
-		t.addRow(displayName(c), c.Replica, c.State, since, contactAge(c, now),
-			publishedServices(c), pods(c), c.Endpoints,
-			writes(c, holderOf(c)), cmp.Or(c.Source, "—"), ends, strings.Join(texts, "; "))
+		table.addRow(displayName(report), report.Replica, report.State, since, contactAge(report, now),
+			publishedServices(report), pods(report), report.Endpoints,
+			writes(report, holderOf(report)), cmp.Or(report.Source, "—"), ends, strings.Join(texts, "; "))
 	}
 
 	if !several {
-		t.dropColumn("REPLICA")
+		table.dropColumn("REPLICA")
 	}
-	return t
+	return table
 }
 
 func displayName(c replicaCluster) string {

@@ -85,9 +85,9 @@ type view[T, V any] struct {
 //
 // Replicas are opened anew after a failure, and each few rounds if other Pods are ready: what is open is not closed
 // before its successor is, and stays if there is none.
-func show[T, V any](cmd *cobra.Command, d *debugCommand, v view[T, V]) error {
+func show[T, V any](cmd *cobra.Command, flags *debugCommand, view view[T, V]) error {
 	ctx := cmd.Context()
-	replicas, err := d.Open(ctx)
+	replicas, err := flags.Open(ctx)
 	if err != nil {
 		return err
 	}
@@ -98,27 +98,28 @@ func show[T, V any](cmd *cobra.Command, d *debugCommand, v view[T, V]) error {
 	var shown *frame
 
 	for round := 1; ; round++ {
-		responses, failed := FetchAll[T](ctx, replicas, v.path)
+		responses, failed := FetchAll[T](ctx, replicas, view.path)
 		if shown != nil && ctx.Err() != nil {
 			return nil // interrupted
 		}
 
-		next, unexpected, err := v.newFrame(cmd, d, responses, len(replicas) > 1)
+		next, unexpected, err := view.newFrame(cmd, flags, responses, len(replicas) > 1)
 		switch {
 		case err != nil:
 			return err
 		case next == nil && shown == nil:
 			return failed
-		case !d.watch:
+		case !flags.watch:
 			return cmp.Or(next.printAll(), errors.Join(failed, unexpected))
 		}
 
-		if err := d.printUpdate(cmd, shown, next, failed); err != nil {
+		if err := flags.printUpdate(cmd, shown, next, failed); err != nil {
 			return err
 		}
 		shown = cmp.Or(next, shown)
-		if failed != nil || round%listPodsEvery == 0 && d.podsChanged(ctx, replicas) { // Pods may have been replaced
-			replicas = d.reopen(cmd, replicas)
+		// Pods may have been replaced.
+		if failed != nil || round%listPodsEvery == 0 && flags.podsChanged(ctx, replicas) {
+			replicas = flags.reopen(cmd, replicas)
 		}
 
 		select {
@@ -131,7 +132,7 @@ func show[T, V any](cmd *cobra.Command, d *debugCommand, v view[T, V]) error {
 
 // newFrame returns what is shown of the responses; nil for none.
 func (v view[T, V]) newFrame(
-	cmd *cobra.Command, d *debugCommand, responses []Response[T], several bool,
+	cmd *cobra.Command, flags *debugCommand, responses []Response[T], several bool,
 ) (f *frame, unexpected, err error) {
 	if len(responses) == 0 {
 		return nil, nil, nil
@@ -142,8 +143,8 @@ func (v view[T, V]) newFrame(
 	if v.check != nil {
 		unexpected = v.check(page)
 	}
-	if isForMachines(d.output) {
-		return f, unexpected, f.addPage(page, d.output)
+	if isForMachines(flags.output) {
+		return f, unexpected, f.addPage(page, flags.output)
 	}
 	v.print(f, page, several, time.Now())
 	return f, unexpected, nil

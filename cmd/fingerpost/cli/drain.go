@@ -39,8 +39,8 @@ It sets an annotation of the Link in the cluster that --context names, and takes
 and patch Links there. The replicas of Fingerpost do the rest.`
 
 func drainCommand(version string) *cobra.Command {
-	a := linkAnnotator{kubeFlags: kubeFlags{version: version}}
-	cmd := a.command("drain CLUSTER", "Take the traffic to a linked cluster away",
+	annotator := linkAnnotator{kubeFlags: kubeFlags{version: version}}
+	cmd := annotator.command("drain CLUSTER", "Take the traffic to a linked cluster away",
 		`Take the traffic to a linked cluster away, at once or in steps of 5 % over some time. What no other
 cluster has ready endpoints of stays where it is, and the condition Drained of the Link names it.
 
@@ -48,11 +48,11 @@ With --wait the command returns when no Service gets endpoints of the cluster an
 code 1 if some Services have nothing else.`,
 		`  fingerpost drain west --over 5m --wait
   fingerpost undrain west --over 5m`,
-		a.drain)
-	cmd.Flags().DurationVar(&a.over, "over", 0,
+		annotator.drain)
+	cmd.Flags().DurationVar(&annotator.over, "over", 0,
 		"how long it takes until all traffic is gone, at most 168h; 0 for at once")
 
-	cmd.Flags().BoolVar(&a.wait, "wait", false, "return when no Service gets endpoints of the cluster any more")
+	cmd.Flags().BoolVar(&annotator.wait, "wait", false, "return when no Service gets endpoints of the cluster any more")
 	return cmd
 }
 
@@ -195,26 +195,26 @@ func (a *linkAnnotator) waitUntilDrained(cmd *cobra.Command, name string, end ti
 
 	for {
 		_, all, err := a.linksOf(cmd.Context(), name)
-		c := drainedCondition(all)
+		condition := drainedCondition(all)
 
 		switch {
 		case ExitCode(err) == ExitNotFound: // the Link was deleted
 			return err
 		case err != nil:
-			c = &metav1.Condition{Message: err.Error()}
-		case c == nil:
-			c = &metav1.Condition{Message: "no replica has reported the drain yet"}
+			condition = &metav1.Condition{Message: err.Error()}
+		case condition == nil:
+			condition = &metav1.Condition{Message: "no replica has reported the drain yet"}
 		case time.Now().Before(end): // the condition may be that of an earlier drain
-		case c.Status == metav1.ConditionTrue:
+		case condition.Status == metav1.ConditionTrue:
 			fmt.Fprintf(cmd.OutOrStdout(), "%s is drained\n", name)
 			return nil
-		case c.Reason == links.ReasonStillNeeded:
-			return WithExitCode(ExitNo, fmt.Errorf("%s is still needed: %s", name, Printable(c.Message)))
+		case condition.Reason == links.ReasonStillNeeded:
+			return WithExitCode(ExitNo, fmt.Errorf("%s is still needed: %s", name, Printable(condition.Message)))
 		}
 
-		if c.Message != printed {
-			fmt.Fprintf(cmd.ErrOrStderr(), "waiting: %s\n", Printable(c.Message))
-			printed = c.Message
+		if condition.Message != printed {
+			fmt.Fprintf(cmd.ErrOrStderr(), "waiting: %s\n", Printable(condition.Message))
+			printed = condition.Message
 		}
 		select {
 		case <-ticker.C:

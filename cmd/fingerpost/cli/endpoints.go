@@ -23,7 +23,7 @@ import (
 const quietPeriod = 200 * time.Millisecond
 
 func endpointsCommand(version string) *cobra.Command {
-	g := newGRPCCommand(version)
+	flags := newGRPCCommand(version)
 	cmd := &cobra.Command{
 		Use:   "endpoints AUTHORITY",
 		Short: "Print the endpoints of a service that a proxy gets",
@@ -37,27 +37,27 @@ are those that the replica's debug server reports. The exit code is 1 if there a
   fingerpost endpoints svc/web -n shop -o json --token '{"nodeName":"node-1"}'`,
 		Args: arguments("AUTHORITY"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			lookup := g.openLookup(cmd.Context())
+			lookup := flags.openLookup(cmd.Context())
 			defer lookup.close()
-			authority, err := g.authority(cmd.Context(), args[0], lookup.replica)
+			authority, err := flags.authority(cmd.Context(), args[0], lookup.replica)
 			if err != nil {
 				return err
 			}
 
 			lookup.authority = authority
-			conn, err := g.openConn(cmd)
+			conn, err := flags.openConn(cmd)
 			if err != nil {
 				return err
 			}
 			defer conn.Close()
-			if g.watch {
+			if flags.watch {
 				return conn.watchEndpoints(lookup)
 			}
 			return conn.printEndpoints(lookup)
 		},
 	}
 
-	g.addGRPCFlags(cmd)
+	flags.addGRPCFlags(cmd)
 	return cmd
 }
 
@@ -83,7 +83,7 @@ func (e endpointJSON) guardNote() string {
 
 func newEndpointJSON(a proxy.Address) endpointJSON {
 	tls := a.GetTlsIdentity()
-	e := endpointJSON{
+	endpoint := endpointJSON{
 		Addr: a.Addr.String(), Weight: a.GetWeight(), Labels: a.Labels,
 		Identity:  tls.GetDnsLikeIdentity().GetName() + tls.GetUriLikeIdentity().GetUri(),
 		Authority: a.GetAuthorityOverride().GetAuthorityOverride(),
@@ -91,11 +91,11 @@ func newEndpointJSON(a proxy.Address) endpointJSON {
 
 	switch h := a.GetProtocolHint(); {
 	case h.GetH2() != nil:
-		e.Hint = "h2"
+		endpoint.Hint = "h2"
 	case h.GetOpaque() != nil:
-		e.Hint = "opaque"
+		endpoint.Hint = "opaque"
 	}
-	return e
+	return endpoint
 }
 
 // printEndpoints prints the first answer, once no message has arrived for the quietPeriod. Where changes keep coming it
@@ -166,20 +166,20 @@ func printAddresses(to io.Writer, all []endpointJSON, output string) error {
 		return none
 	}
 
-	t := newTable("IP", "PORT", "CLUSTER", "NAMESPACE", "POD", "SERVICE", "ZONE", "IDENTITY")
-	t.keepColumns = 3
+	table := newTable("IP", "PORT", "CLUSTER", "NAMESPACE", "POD", "SERVICE", "ZONE", "IDENTITY")
+	table.keepColumns = 3
 	known := false
 	for _, a := range all {
 		known = known || a.Cluster != ""
 		ip, port, _ := net.SplitHostPort(a.Addr)
-		t.addRow(ip, port, dash(a.Cluster)+a.guardNote(), a.Labels["namespace"], dash(a.Labels["pod"]),
+		table.addRow(ip, port, dash(a.Cluster)+a.guardNote(), a.Labels["namespace"], dash(a.Labels["pod"]),
 			a.Labels["service"], dash(a.Labels["zone"]), dash(a.Identity))
 	}
 
 	if !known {
-		t.dropColumn("CLUSTER")
+		table.dropColumn("CLUSTER")
 	}
-	return t.printTo(to)
+	return table.printTo(to)
 }
 
 // changeJSON is one message of --watch -o json.
@@ -199,18 +199,18 @@ func (c *replicaConn) watchEndpoints(lookup *clusterLookup) error {
 	added := map[netip.AddrPort]endpointJSON{} // for when they are removed
 
 	request := proxy.Request{Authority: lookup.authority, Token: c.g.token, Reconnect: true}
-	stream := proxy.Open(ctx, c, request, func(e proxy.Event) {
-		if e.End != nil {
-			c.observeEnd(e.End)
+	stream := proxy.Open(ctx, c, request, func(event proxy.Event) {
+		if event.End != nil {
+			c.observeEnd(event.End)
 			resumed = received
 			return
 		}
 
 		received = true
-		if e.Message.Kind == proxy.Heartbeat {
+		if event.Message.Kind == proxy.Heartbeat {
 			return
 		}
-		change := newChangeJSON(e, added, lookup.describe(ctx, e.Message.Added))
+		change := newChangeJSON(event, added, lookup.describe(ctx, event.Message.Added))
 		if c.g.output == tableOutput {
 			printChange(to, change, resumed)
 		} else {
@@ -242,9 +242,9 @@ func printLine(to io.Writer, page any, output string) error {
 	return printPage(to, page, output)
 }
 
-func printChange(to io.Writer, c changeJSON, resumed bool) {
-	at := c.At.Format("15:04:05.000")
-	if c.Reset && resumed {
+func printChange(to io.Writer, change changeJSON, resumed bool) {
+	at := change.At.Format("15:04:05.000")
+	if change.Reset && resumed {
 		fmt.Fprintf(to, "%s  these replace all addresses before\n", at)
 	}
 
@@ -254,36 +254,36 @@ func printChange(to io.Writer, c changeJSON, resumed bool) {
 			fmt.Fprintf(to, "%s  %s  %s\n", at, mark, Printable(text))
 		}
 	}
-	printAll("+", c.Added)
-	printAll("-", c.Removed)
-	if c.Exists != nil {
-		fmt.Fprintf(to, "%s  no endpoints (the service exists: %t)\n", at, *c.Exists)
+	printAll("+", change.Added)
+	printAll("-", change.Removed)
+	if change.Exists != nil {
+		fmt.Fprintf(to, "%s  no endpoints (the service exists: %t)\n", at, *change.Exists)
 	}
 }
 
 // newChangeJSON returns a message with what it adds, and keeps that in added until it is removed.
-func newChangeJSON(e proxy.Event, added map[netip.AddrPort]endpointJSON, list []endpointJSON) changeJSON {
-	m := e.Message
-	c := changeJSON{At: e.At, What: m.Kind, Reset: m.Reset, Added: list}
-	if m.Reset {
+func newChangeJSON(event proxy.Event, added map[netip.AddrPort]endpointJSON, list []endpointJSON) changeJSON {
+	message := event.Message
+	change := changeJSON{At: event.At, What: message.Kind, Reset: message.Reset, Added: list}
+	if message.Reset {
 		clear(added)
 	}
-	for i, a := range m.Added {
+	for i, a := range message.Added {
 		added[a.Addr] = list[i]
 	}
 
-	for _, a := range m.Removed {
+	for _, a := range message.Removed {
 		gone, found := added[a]
 		if !found {
 			gone = endpointJSON{Addr: a.String()}
 		}
-		c.Removed = append(c.Removed, gone)
+		change.Removed = append(change.Removed, gone)
 		delete(added, a)
 	}
 
-	if m.Kind == proxy.NoEndpoints {
-		c.Exists = &m.Exists
+	if message.Kind == proxy.NoEndpoints {
+		change.Exists = &message.Exists
 		clear(added)
 	}
-	return c
+	return change
 }

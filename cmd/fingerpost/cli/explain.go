@@ -20,7 +20,7 @@ import (
 )
 
 func explainCommand(version string) *cobra.Command {
-	e := explanationCommand{debugCommand: newDebugCommand(version)}
+	flags := explanationCommand{debugCommand: newDebugCommand(version)}
 	cmd := &cobra.Command{
 		Use:   "explain AUTHORITY",
 		Short: "Explain which endpoints a client gets, and why",
@@ -40,13 +40,13 @@ such Service.`,
   fingerpost explain web-federated.shop.svc.cluster.local:8080 --client shop/cart-5b7c9d-x2x4z`,
 		Args: arguments("AUTHORITY"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return showExplanations(cmd, &e, args[0], view[discovery.Explanation, []replicaExplanation]{
+			return showExplanations(cmd, &flags, args[0], view[discovery.Explanation, []replicaExplanation]{
 				merge: mergeExplanations, print: printExplanations, check: checkExplanations,
 			})
 		},
 	}
 
-	e.addExplanationFlags(cmd)
+	flags.addExplanationFlags(cmd)
 	return cmd
 }
 
@@ -65,28 +65,28 @@ func (e *explanationCommand) addExplanationFlags(cmd *cobra.Command) {
 
 // showExplanations shows the page about a Service.
 func showExplanations[V any](
-	cmd *cobra.Command, e *explanationCommand, service string, v view[discovery.Explanation, V],
+	cmd *cobra.Command, flags *explanationCommand, service string, view view[discovery.Explanation, V],
 ) error {
-	namespace, pod, both := strings.Cut(e.pod, "/")
-	if e.pod != "" && (!both || namespace == "" || pod == "") {
-		return usageError(cmd, fmt.Errorf("--client %q is not NAMESPACE/POD", e.pod))
+	namespace, pod, both := strings.Cut(flags.pod, "/")
+	if flags.pod != "" && (!both || namespace == "" || pod == "") {
+		return usageError(cmd, fmt.Errorf("--client %q is not NAMESPACE/POD", flags.pod))
 	}
 
-	authority, err := e.explainedAuthority(cmd.Context(), service)
+	authority, err := flags.explainedAuthority(cmd.Context(), service)
 	if err != nil {
 		return err
 	}
 
-	query := url.Values{"authority": {authority}, "node": {e.node}}
-	if e.pod != "" {
+	query := url.Values{"authority": {authority}, "node": {flags.node}}
+	if flags.pod != "" {
 		query.Set("ns", namespace)
 		query.Set("pod", pod)
-		if e.node == "" {
-			query.Set("node", e.nodeOf(cmd, namespace, pod))
+		if flags.node == "" {
+			query.Set("node", flags.nodeOf(cmd, namespace, pod))
 		}
 	}
-	v.path = "/debug/explain?" + query.Encode()
-	return show(cmd, &e.debugCommand, v)
+	view.path = "/debug/explain?" + query.Encode()
+	return show(cmd, &flags.debugCommand, view)
 }
 
 // explainedAuthority returns the whole authority of a Service.
@@ -138,7 +138,7 @@ func mergeExplanations(responses []Response[discovery.Explanation]) []replicaExp
 
 // printExplanations prints those of the replicas that have a stream of the client, or if there is none the
 // first, and names the replicas that differ from it.
-func printExplanations(f *frame, all []replicaExplanation, several bool, now time.Time) {
+func printExplanations(frame *frame, all []replicaExplanation, several bool, now time.Time) {
 	chosen := slices.DeleteFunc(slices.Clone(all), func(x replicaExplanation) bool { return len(x.Streams) == 0 })
 	if len(chosen) == 0 {
 		chosen = all[:1]
@@ -146,18 +146,18 @@ func printExplanations(f *frame, all []replicaExplanation, several bool, now tim
 
 	for i, x := range chosen {
 		if i > 0 {
-			f.printf("")
+			frame.printf("")
 		}
 		if several {
-			f.printf("replica %s", x.Replica)
+			frame.printf("replica %s", x.Replica)
 		}
-		printExplanation(f, x.Explanation, now)
+		printExplanation(frame, x.Explanation, now)
 	}
 
 	for _, x := range all {
 		if disagree(chosen[0].Explanation, x.Explanation) {
-			f.printf("")
-			f.printf("but: replicas %s and %s differ, see 'fingerpost check'", chosen[0].Replica, x.Replica)
+			frame.printf("")
+			frame.printf("but: replicas %s and %s differ, see 'fingerpost check'", chosen[0].Replica, x.Replica)
 		}
 	}
 }
@@ -199,50 +199,51 @@ func disagree(a, b discovery.Explanation) bool {
 	return a.Client.Node == b.Client.Node && (a.Refused != b.Refused || !kept(a).Equal(kept(b)))
 }
 
-func printExplanation(f *frame, x discovery.Explanation, now time.Time) {
+func printExplanation(frame *frame, explanation discovery.Explanation, now time.Time) {
 	kept := 0
-	for _, c := range x.Claims {
+	for _, c := range explanation.Claims {
 		if c.Kept {
 			kept++
 		}
 	}
 
-	f.printf("%s", x.Authority)
-	f.printf("for %s: %d addresses", clientText(x.Client), kept)
-	for _, line := range append([]string{x.Refused, x.Waits}, x.Notes...) {
+	frame.printf("%s", explanation.Authority)
+	frame.printf("for %s: %d addresses", clientText(explanation.Client), kept)
+	for _, line := range append([]string{explanation.Refused, explanation.Waits}, explanation.Notes...) {
 		if line != "" {
-			f.printf("but: %s", line)
+			frame.printf("but: %s", line)
 		}
 	}
 
-	for _, s := range x.Streams {
-		f.printf("stream %d, open for %s, holds %d addresses%s",
+	for _, s := range explanation.Streams {
+		frame.printf("stream %d, open for %s, holds %d addresses%s",
 			s.ID, debug.Age(s.Opened, now), s.Addresses, debug.LagText(s, now))
 	}
-	if len(x.Claims) == 0 {
+	if len(explanation.Claims) == 0 {
 		return
 	}
 
-	f.printf("")
-	t := newTable("", "ADDRESS", "CLUSTER", "SLICE", "POD", "ZONE", "HELD", "WHY")
-	t.keepColumns = 3
+	frame.printf("")
+	table := newTable("", "ADDRESS", "CLUSTER", "SLICE", "POD", "ZONE", "HELD", "WHY")
+	table.keepColumns = 3
 
-	for _, c := range x.Claims {
+	for _, claim := range explanation.Claims {
 		mark, held := "-", ""
-		if c.Kept {
+		if claim.Kept {
 			mark = "+"
 		}
 
 		switch {
-		case len(c.HeldBy) > 0:
+		case len(claim.HeldBy) > 0:
 			held = "yes"
-		case c.Kept && len(x.Streams) > 0:
+		case claim.Kept && len(explanation.Streams) > 0:
 			held = "no"
 		}
-		_, pod, _ := strings.Cut(c.Pod, "/")
-		t.addRow(mark, dash(c.Addr), dash(c.Cluster), dash(c.Slice), dash(pod), dash(c.Zone), held, c.Why)
+		_, pod, _ := strings.Cut(claim.Pod, "/")
+		table.addRow(mark, dash(claim.Addr), dash(claim.Cluster), dash(claim.Slice), dash(pod),
+			dash(claim.Zone), held, claim.Why)
 	}
-	f.addTable(t)
+	frame.addTable(table)
 }
 
 func clientText(client discovery.Place) string {

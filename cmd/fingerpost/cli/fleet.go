@@ -63,7 +63,7 @@ func (o *linkOptions) writeFleet(cmd *cobra.Command, withLink bool) error {
 	}
 
 	files := make([]bytes.Buffer, len(all))
-	for i, target := range all {
+	for position, target := range all {
 		var manifests []manifest
 		for _, linked := range all {
 			if linked == target {
@@ -78,7 +78,7 @@ func (o *linkOptions) writeFleet(cmd *cobra.Command, withLink bool) error {
 			manifests = append(manifests, more...)
 		}
 
-		if err := o.writeManifests(&files[i], manifests); err != nil {
+		if err := o.writeManifests(&files[position], manifests); err != nil {
 			return err
 		}
 	}

@@ -49,7 +49,7 @@ applies nothing. It creates a token, and nothing else.`,
 }
 
 func linkGenCommand(version string) *cobra.Command {
-	o := linkOptions{kubeFlags: kubeFlags{version: version}}
+	options := linkOptions{kubeFlags: kubeFlags{version: version}}
 	cmd := &cobra.Command{
 		Use:   "gen NAME | --fleet NAME[=CONTEXT],...",
 		Short: "Print the Secret and the Link that link a cluster",
@@ -62,31 +62,31 @@ cluster's Services, EndpointSlices and Pods.`,
   fingerpost link gen west --context west --api-server-address https://west.example:6443 |
     kubectl --context east apply -f -
   fingerpost link gen --preset fingerpost --fleet east,west,north=admin@north --dir links`,
-		Args: o.nameOrFleet,
+		Args: options.nameOrFleet,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			gateway := []string{"gateway", "gateway-name", "gateway-namespace", "gateway-addresses"}
-			o.gatewayRequired = slices.ContainsFunc(gateway, cmd.Flags().Changed)
-			return o.run(cmd, args, true)
+			options.gatewayRequired = slices.ContainsFunc(gateway, cmd.Flags().Changed)
+			return options.run(cmd, args, true)
 		},
 	}
 
-	o.addLinkFlags(cmd)
+	options.addLinkFlags(cmd)
 	fs := cmd.Flags()
-	fs.StringVar(&o.linkNamespace, "link-namespace", "linkerd-multicluster", "namespace of the Link")
+	fs.StringVar(&options.linkNamespace, "link-namespace", "linkerd-multicluster", "namespace of the Link")
 
-	fs.BoolVar(&o.mirrorSecret, "service-mirror", false,
+	fs.BoolVar(&options.mirrorSecret, "service-mirror", false,
 		"print the Secret for the Link's namespace as well, where Linkerd's service mirror reads it")
-	fs.BoolVar(&o.gateway, "gateway", true,
+	fs.BoolVar(&options.gateway, "gateway", true,
 		"add the addresses of the cluster's gateway to the Link, if there is a gateway")
-	fs.StringVar(&o.gatewayName, "gateway-name", "linkerd-gateway", "Service of the gateway")
-	fs.StringVar(&o.gatewayNamespace, "gateway-namespace", "linkerd-multicluster", "namespace of the gateway")
-	fs.StringVar(&o.gatewayAddresses, "gateway-addresses", "",
+	fs.StringVar(&options.gatewayName, "gateway-name", "linkerd-gateway", "Service of the gateway")
+	fs.StringVar(&options.gatewayNamespace, "gateway-namespace", "linkerd-multicluster", "namespace of the gateway")
+	fs.StringVar(&options.gatewayAddresses, "gateway-addresses", "",
 		"addresses of the gateway, separated by commas, instead of those of its Service")
 	return cmd
 }
 
 func linkRotateCommand(version string) *cobra.Command {
-	o := linkOptions{kubeFlags: kubeFlags{version: version}}
+	options := linkOptions{kubeFlags: kubeFlags{version: version}}
 	cmd := &cobra.Command{
 		Use:   "rotate NAME | --fleet NAME[=CONTEXT],...",
 		Short: "Print the Secret of a linked cluster with a new token",
@@ -94,14 +94,14 @@ func linkRotateCommand(version string) *cobra.Command {
 token until the new one works, so that clients notice nothing. Use the flags that you used with
 'fingerpost link gen'.`,
 		Example: "  fingerpost link rotate west --context west | kubectl --context east apply -f -",
-		Args:    o.nameOrFleet,
-		RunE:    func(cmd *cobra.Command, args []string) error { return o.run(cmd, args, false) },
+		Args:    options.nameOrFleet,
+		RunE:    func(cmd *cobra.Command, args []string) error { return options.run(cmd, args, false) },
 	}
-	o.addLinkFlags(cmd)
+	options.addLinkFlags(cmd)
 
-	cmd.Flags().StringVar(&o.linkNamespace, "link-namespace", "linkerd-multicluster",
+	cmd.Flags().StringVar(&options.linkNamespace, "link-namespace", "linkerd-multicluster",
 		"namespace of the Link, for --service-mirror")
-	cmd.Flags().BoolVar(&o.mirrorSecret, "service-mirror", false,
+	cmd.Flags().BoolVar(&options.mirrorSecret, "service-mirror", false,
 		"print the Secret for the Link's namespace as well")
 	return cmd
 }

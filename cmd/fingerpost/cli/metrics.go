@@ -11,13 +11,13 @@ import (
 )
 
 func metricsCommand(version string) *cobra.Command {
-	r := newReplicaFlags(version, adminPort)
+	flags := newReplicaFlags(version, adminPort)
 	cmd := &cobra.Command{
 		Use:     "metrics [PREFIX...]",
 		Short:   "Print the metrics of all replicas, or those whose names have a prefix",
 		Example: "  fingerpost metrics\n  fingerpost metrics fingerpost_cluster_state endpoints_",
 		RunE: func(cmd *cobra.Command, prefixes []string) error {
-			replicas, err := r.Open(cmd.Context())
+			replicas, err := flags.Open(cmd.Context())
 			if err != nil {
 				return err
 			}
@@ -42,7 +42,7 @@ func metricsCommand(version string) *cobra.Command {
 		},
 	}
 
-	r.AddFlags(cmd)
+	flags.AddFlags(cmd)
 	return cmd
 }
 

@@ -14,7 +14,7 @@ import (
 )
 
 func profileCommand(version string) *cobra.Command {
-	g := newGRPCCommand(version)
+	flags := newGRPCCommand(version)
 	cmd := &cobra.Command{
 		Use:   "profile AUTHORITY|IP:PORT",
 		Short: "Print the profile of a service or of a workload that a proxy gets",
@@ -25,17 +25,18 @@ Pod's, by a stream of its own.
 		Example: "  fingerpost profile web.shop:8080\n  fingerpost profile 10.20.1.7:8080 -o json",
 		Args:    arguments("AUTHORITY or IP:PORT"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			lookup := g.openLookup(cmd.Context())
-			authority, err := g.authority(cmd.Context(), args[0], lookup.replica)
+			lookup := flags.openLookup(cmd.Context())
+			authority, err := flags.authority(cmd.Context(), args[0], lookup.replica)
 			lookup.close()
 			if err != nil {
 				return err
 			}
-			return g.printProfiles(cmd, proxy.Request{Authority: authority, Token: g.token, Reconnect: g.watch})
+			request := proxy.Request{Authority: authority, Token: flags.token, Reconnect: flags.watch}
+			return flags.printProfiles(cmd, request)
 		},
 	}
 
-	g.addGRPCFlags(cmd)
+	flags.addGRPCFlags(cmd)
 	return cmd
 }
 
@@ -80,23 +81,23 @@ func (g *grpcCommand) printProfiles(cmd *cobra.Command, request proxy.Request) e
 	}
 }
 
-func printProfile(to io.Writer, p *proxy.Profile, output string) error {
+func printProfile(to io.Writer, profile *proxy.Profile, output string) error {
 	if output != tableOutput {
-		b, err := protojson.Marshal(p.DestinationProfile)
+		b, err := protojson.Marshal(profile.DestinationProfile)
 		if err != nil {
 			return fmt.Errorf("the server's response: %w", err)
 		}
 		return printPage(to, json.RawMessage(b), output)
 	}
 
-	t := newTable("WHAT", "VALUE")
-	resource := p.GetProfileRef().GetResource()
-	t.addRow("service", dash(p.GetFullyQualifiedName()))
-	t.addRow("profile", dash(namespacedName(resource.GetNamespace(), resource.GetName())))
-	t.addRow("opaque", p.GetOpaqueProtocol())
+	table := newTable("WHAT", "VALUE")
+	resource := profile.GetProfileRef().GetResource()
+	table.addRow("service", dash(profile.GetFullyQualifiedName()))
+	table.addRow("profile", dash(namespacedName(resource.GetNamespace(), resource.GetName())))
+	table.addRow("opaque", profile.GetOpaqueProtocol())
 
-	if b := p.GetRetryBudget(); b != nil {
-		t.addRow(
+	if b := profile.GetRetryBudget(); b != nil {
+		table.addRow(
 			"retries",
 			fmt.Sprintf(
 				"ratio %g, at least %d/s, over %s",
@@ -107,21 +108,21 @@ func printProfile(to io.Writer, p *proxy.Profile, output string) error {
 		)
 	}
 
-	for _, route := range p.GetRoutes() {
-		t.addRow("route", routeText(route))
+	for _, route := range profile.GetRoutes() {
+		table.addRow("route", routeText(route))
 	}
-	for _, o := range p.GetDstOverrides() {
-		t.addRow("override", fmt.Sprintf("%s, weight %d", o.GetAuthority(), o.GetWeight()))
+	for _, o := range profile.GetDstOverrides() {
+		table.addRow("override", fmt.Sprintf("%s, weight %d", o.GetAuthority(), o.GetWeight()))
 	}
 
-	if a := p.Address; a != nil {
+	if a := profile.Address; a != nil {
 		e := newEndpointJSON(*a)
-		t.addRow("endpoint", e.Addr)
-		t.addRow("pod", dash(namespacedName(e.Labels["namespace"], e.Labels["pod"])))
-		t.addRow("identity", dash(e.Identity))
-		t.addRow("hint", dash(e.Hint))
+		table.addRow("endpoint", e.Addr)
+		table.addRow("pod", dash(namespacedName(e.Labels["namespace"], e.Labels["pod"])))
+		table.addRow("identity", dash(e.Identity))
+		table.addRow("hint", dash(e.Hint))
 	}
-	return t.printTo(to)
+	return table.printTo(to)
 }
 
 func namespacedName(namespace, name string) string {

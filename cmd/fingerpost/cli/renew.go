@@ -47,7 +47,7 @@ type renewer struct {
 }
 
 func linkRenewCommand(version string) *cobra.Command {
-	r := renewer{kubeFlags: kubeFlags{version: version}}
+	renewer := renewer{kubeFlags: kubeFlags{version: version}}
 	cmd := &cobra.Command{
 		Use:   "renew [NAME...]",
 		Short: "Replace tokens of linked clusters that are past half of their life",
@@ -62,29 +62,30 @@ until the new one works. Tokens without an end and client certificates are left 
 		Example: `  fingerpost link renew
   fingerpost link renew --manifest | kubectl apply -f -`,
 		RunE: func(cmd *cobra.Command, names []string) error {
-			if err := r.validate(); err != nil {
+			if err := renewer.validate(); err != nil {
 				return usageError(cmd, err)
 			}
-			if r.manifest {
-				return r.printCronJob(cmd, names)
+			if renewer.manifest {
+				return renewer.printCronJob(cmd, names)
 			}
-			return r.run(cmd, names)
+			return renewer.run(cmd, names)
 		},
 	}
 
 	fs := cmd.Flags()
-	groupFlags(fs, r.addKubeFlags)
+	groupFlags(fs, renewer.addKubeFlags)
 
-	fs.StringSliceVarP(&r.namespaces, "linkerd-namespace", "L", []string{"linkerd"},
+	fs.StringSliceVarP(&renewer.namespaces, "linkerd-namespace", "L", []string{"linkerd"},
 		"namespaces of the Secrets: that of the mesh's control plane, and with Linkerd's service mirror those of Links")
-	fs.DurationVar(&r.duration, "token-duration", 0,
+	fs.DurationVar(&renewer.duration, "token-duration", 0,
 		"how long new tokens are valid, at least 10m; 0 for as long as the old ones")
-	r.hosts.InCluster = os.Getenv("KUBERNETES_SERVICE_HOST") != ""
-	fs.StringVar(&r.allowed, "allow-kubeconfig-hosts", "", "hosts of kubeconfigs, as for 'fingerpost serve'")
-	fs.BoolVar(&r.force, "force", false, "replace tokens of any age that end")
-	fs.BoolVar(&r.manifest, "manifest", false, "print a CronJob that runs this command, and renew nothing")
-	fs.StringVar(&r.image, "image", "", "image of the CronJob; empty for that of this version, if it is a release")
-	fs.StringVar(&r.schedule, "schedule", "*/15 * * * *", "when the CronJob runs")
+	renewer.hosts.InCluster = os.Getenv("KUBERNETES_SERVICE_HOST") != ""
+	fs.StringVar(&renewer.allowed, "allow-kubeconfig-hosts", "", "hosts of kubeconfigs, as for 'fingerpost serve'")
+	fs.BoolVar(&renewer.force, "force", false, "replace tokens of any age that end")
+	fs.BoolVar(&renewer.manifest, "manifest", false, "print a CronJob that runs this command, and renew nothing")
+	fs.StringVar(&renewer.image, "image", "",
+		"image of the CronJob; empty for that of this version, if it is a release")
+	fs.StringVar(&renewer.schedule, "schedule", "*/15 * * * *", "when the CronJob runs")
 	return cmd
 }
 

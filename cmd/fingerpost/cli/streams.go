@@ -14,7 +14,7 @@ import (
 )
 
 func streamsCommand(version string) *cobra.Command {
-	d := newDebugCommand(version)
+	flags := newDebugCommand(version)
 
 	var slow bool
 	cmd := &cobra.Command{
@@ -26,7 +26,7 @@ the longest time, then those with the most changes to send: +2 -1 is two address
 to remove. An ID is unique in its replica.`,
 		Example: "  fingerpost streams --slow --watch\n  fingerpost streams -o json | jq '.[] | select(.sending)'",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return show(cmd, &d, view[[]discovery.StreamStatus, []replicaStream]{
+			return show(cmd, &flags, view[[]discovery.StreamStatus, []replicaStream]{
 				path: "/debug/streams", merge: mergeStreams,
 				print: func(f *frame, all []replicaStream, several bool, now time.Time) {
 					printStreams(f, all, slow, several, now)
@@ -35,7 +35,7 @@ to remove. An ID is unique in its replica.`,
 		},
 	}
 
-	d.addDebugFlags(cmd)
+	flags.addDebugFlags(cmd)
 	cmd.Flags().BoolVar(&slow, "slow", false, "only streams that are behind; without effect on -o json")
 	return cmd
 }
@@ -61,13 +61,13 @@ func mergeStreams(responses []Response[[]discovery.StreamStatus]) []replicaStrea
 	return all
 }
 
-func printStreams(f *frame, all []replicaStream, slow, several bool, now time.Time) {
-	t := newTable("REPLICA", "ID", "AGE", "METHOD", "ASKS FOR", "CLIENT", "HOLDS", "LAST SENT", "BEHIND")
-	t.volatile = []string{"AGE", "LAST SENT"}
+func printStreams(frame *frame, all []replicaStream, slow, several bool, now time.Time) {
+	table := newTable("REPLICA", "ID", "AGE", "METHOD", "ASKS FOR", "CLIENT", "HOLDS", "LAST SENT", "BEHIND")
+	table.volatile = []string{"AGE", "LAST SENT"}
 	behind := 0
 
-	for _, s := range all {
-		lag := shortLagText(s.StreamStatus, now)
+	for _, stream := range all {
+		lag := shortLagText(stream.StreamStatus, now)
 		if lag != "" {
 			behind++
 		}
@@ -75,24 +75,24 @@ func printStreams(f *frame, all []replicaStream, slow, several bool, now time.Ti
 			continue
 		}
 
-		client := cmp.Or(s.Pod, s.Peer)
-		if s.Namespace != "" {
-			client = s.Namespace + "/" + client
+		client := cmp.Or(stream.Pod, stream.Peer)
+		if stream.Namespace != "" {
+			client = stream.Namespace + "/" + client
 		}
-		authority := strings.Replace(s.Authority, ".svc.cluster.local", "", 1)
-		t.addRow(
-			s.Replica, s.ID, debug.Age(s.Opened, now), s.Method, authority,
-			dash(client), s.Addresses, lastSentText(s.Last, now), dash(lag),
+		authority := strings.Replace(stream.Authority, ".svc.cluster.local", "", 1)
+		table.addRow(
+			stream.Replica, stream.ID, debug.Age(stream.Opened, now), stream.Method, authority,
+			dash(client), stream.Addresses, lastSentText(stream.Last, now), dash(lag),
 		)
 	}
 
 	if !several {
-		t.dropColumn("REPLICA")
+		table.dropColumn("REPLICA")
 	}
-	if len(t.rows) > 0 {
-		f.addTable(t)
+	if len(table.rows) > 0 {
+		frame.addTable(table)
 	}
-	f.printf("%d streams, %d behind.", len(all), behind)
+	frame.printf("%d streams, %d behind.", len(all), behind)
 }
 
 // lastSentText describes the last message of a stream.

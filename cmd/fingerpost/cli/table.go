@@ -73,34 +73,34 @@ func (t *table) printTo(to io.Writer) error {
 
 // render returns the lines of the table. All lines of a row have the row's key, so that what is wrapped is
 // printed again as a whole.
-func (t *table) render(s Screen) (lines []line) {
-	widths := t.widths(s.width)
-	for s.width > 0 && len(t.optional) > 0 && total(widths) > s.width {
+func (t *table) render(screen Screen) (lines []line) {
+	widths := t.widths(screen.width)
+	for screen.width > 0 && len(t.optional) > 0 && total(widths) > screen.width {
 		t.dropColumn(t.optional[0])
 		t.optional = t.optional[1:]
-		widths = t.widths(s.width)
+		widths = t.widths(screen.width)
 	}
 
 	last := len(widths) - 1
-	for _, r := range append([]*row{{cells: t.header}}, t.rows...) {
-		wrapped := []string{ShortenEnd(r.cells[last], widths[last])}
-		if !t.oneLine && s.width > 0 {
-			wrapped = Wrap(r.cells[last], widths[last])
+	for _, row := range append([]*row{{cells: t.header}}, t.rows...) {
+		wrapped := []string{ShortenEnd(row.cells[last], widths[last])}
+		if !t.oneLine && screen.width > 0 {
+			wrapped = Wrap(row.cells[last], widths[last])
 		}
 
 		for i, end := range wrapped {
-			var b strings.Builder
+			var text strings.Builder
 			for c, width := range widths[:last] {
 				cell := ""
 				if i == 0 {
-					cell = debug.Shorten(r.cells[c], width)
+					cell = debug.Shorten(row.cells[c], width)
 				}
-				b.WriteString(s.Paint(r.colours[t.header[c]], cell))
-				b.WriteString(strings.Repeat(" ", width+tableGap-utf8.RuneCountInString(cell)))
+				text.WriteString(screen.Paint(row.colours[t.header[c]], cell))
+				text.WriteString(strings.Repeat(" ", width+tableGap-utf8.RuneCountInString(cell)))
 			}
 
-			b.WriteString(s.Paint(r.colours[t.header[last]], end))
-			lines = append(lines, line{strings.TrimRight(b.String(), " "), t.keyOf(r)})
+			text.WriteString(screen.Paint(row.colours[t.header[last]], end))
+			lines = append(lines, line{strings.TrimRight(text.String(), " "), t.keyOf(row)})
 		}
 	}
 

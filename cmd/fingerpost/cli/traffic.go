@@ -20,7 +20,7 @@ type clientTraffic struct {
 }
 
 func trafficCommand(version string) *cobra.Command {
-	e := explanationCommand{debugCommand: newDebugCommand(version)}
+	flags := explanationCommand{debugCommand: newDebugCommand(version)}
 	cmd := &cobra.Command{
 		Use:   "traffic SERVICE",
 		Short: "Show how a Service's traffic is divided between clusters",
@@ -38,13 +38,13 @@ Every replica is asked, and the table is that of the first. With -o json there a
   fingerpost traffic web-federated.shop:8080 --client shop/cart-5b7c9d-x2x4z`,
 		Args: arguments("SERVICE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return showExplanations(cmd, &e, args[0], view[discovery.Explanation, []clientTraffic]{
+			return showExplanations(cmd, &flags, args[0], view[discovery.Explanation, []clientTraffic]{
 				merge: mergeTraffic, print: printTraffic,
 			})
 		},
 	}
 
-	e.addExplanationFlags(cmd)
+	flags.addExplanationFlags(cmd)
 	return cmd
 }
 
@@ -57,29 +57,29 @@ func mergeTraffic(responses []Response[discovery.Explanation]) []clientTraffic {
 	return all
 }
 
-func printTraffic(f *frame, all []clientTraffic, _ bool, _ time.Time) {
-	x := all[0]
-	f.printf("%s", x.Authority)
-	f.printf("for %s", clientText(x.Client))
-	if !x.Policy {
-		f.printf("no policy: all ready endpoints of all clusters are given")
+func printTraffic(frame *frame, all []clientTraffic, _ bool, _ time.Time) {
+	first := all[0]
+	frame.printf("%s", first.Authority)
+	frame.printf("for %s", clientText(first.Client))
+	if !first.Policy {
+		frame.printf("no policy: all ready endpoints of all clusters are given")
 	}
-	for _, note := range x.Notes {
-		f.printf("but: %s", note)
+	for _, note := range first.Notes {
+		frame.printf("but: %s", note)
 	}
 
-	f.printf("")
-	t := newTable("CLUSTER", "TIER", "READY", "ALL", "WEIGHT", "DRAIN", "SHARE", "GETS", "GIVEN", "WHY")
-	t.keepColumns = 1
+	frame.printf("")
+	table := newTable("CLUSTER", "TIER", "READY", "ALL", "WEIGHT", "DRAIN", "SHARE", "GETS", "GIVEN", "WHY")
+	table.keepColumns = 1
 
-	for _, c := range x.Traffic {
+	for _, c := range first.Traffic {
 		var weight any = "-"
 		if c.Weight != nil {
 			weight = *c.Weight
 		}
-		t.addRow(c.Cluster, c.Tier, c.Ready, c.All, weight,
+		table.addRow(c.Cluster, c.Tier, c.Ready, c.All, weight,
 			fmt.Sprintf("%d%%", c.Drain), fmt.Sprintf("%.4g%%", c.Share),
 			fmt.Sprintf("%.4g%%", c.Gets), c.Given, c.Why)
 	}
-	f.addTable(t)
+	frame.addTable(table)
 }

@@ -21,7 +21,7 @@ type serverVersion struct {
 }
 
 func versionCommand(version string) *cobra.Command {
-	r := NewReplicaFlags(version)
+	flags := NewReplicaFlags(version)
 
 	var output string
 	var clientOnly, short bool
@@ -33,14 +33,14 @@ func versionCommand(version string) *cobra.Command {
 the versions of those that respond are printed.`,
 		Example: "  fingerpost version\n  fingerpost version --client --short\n  fingerpost version -o json",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			v := versions{Client: version, Server: []serverVersion{}}
+			versions := versions{Client: version, Server: []serverVersion{}}
 			var failed error
 			if !clientOnly {
-				v.Server, failed = r.serverVersions(cmd)
+				versions.Server, failed = flags.serverVersions(cmd)
 			}
 			if output != tableOutput {
 				printError(cmd, failed)
-				return printPage(cmd.OutOrStdout(), v, output)
+				return printPage(cmd.OutOrStdout(), versions, output)
 			}
 
 			if short {
@@ -49,7 +49,7 @@ the versions of those that respond are printed.`,
 				fmt.Fprintln(cmd.OutOrStdout(), "Client version:", version)
 			}
 
-			for _, text := range v.lines() {
+			for _, text := range versions.lines() {
 				fmt.Fprintln(cmd.OutOrStdout(), "Server version:", text)
 			}
 			if failed != nil {
@@ -59,7 +59,7 @@ the versions of those that respond are printed.`,
 		},
 	}
 
-	r.AddFlags(cmd)
+	flags.AddFlags(cmd)
 	addOutputFlag(cmd, &output)
 	cmd.Flags().BoolVar(&clientOnly, "client", false, "the version of this binary only")
 	cmd.Flags().BoolVar(&short, "short", false, "the version of this binary without words before it")

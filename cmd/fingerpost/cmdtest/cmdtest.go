@@ -46,19 +46,19 @@ func Root(commands []*cobra.Command, args ...string) *cobra.Command {
 // DebugServer serves pages as a replica's debug server does, and returns its address.
 func DebugServer(t *testing.T, pages map[string]any) string {
 	t.Helper()
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		page, found := pages[r.URL.Path]
+	server := httptest.NewServer(http.HandlerFunc(func(writer http.ResponseWriter, request *http.Request) {
+		page, found := pages[request.URL.Path]
 		if refusal, is := page.(error); is {
-			http.Error(w, refusal.Error(), http.StatusBadRequest)
+			http.Error(writer, refusal.Error(), http.StatusBadRequest)
 			return
 		}
 		if !found {
-			http.NotFound(w, r)
+			http.NotFound(writer, request)
 			return
 		}
 
-		w.Header().Set("Content-Type", "application/json")
-		_ = json.NewEncoder(w).Encode(page)
+		writer.Header().Set("Content-Type", "application/json")
+		_ = json.NewEncoder(writer).Encode(page)
 	}))
 
 	t.Cleanup(server.Close)

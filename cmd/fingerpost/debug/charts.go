@@ -37,9 +37,9 @@ func newSparkline(probes []cluster.Probe) (s sparkline) {
 	failures := 0
 	step := max((len(probes)+sparkSteps-1)/sparkSteps, 1)
 
-	for i := 0; i < len(probes); i += step {
+	for first := 0; first < len(probes); first += step {
 		var bar cluster.Probe
-		for _, p := range probes[i:min(i+step, len(probes))] {
+		for _, p := range probes[first:min(first+step, len(probes))] {
 			if p.Failed {
 				failures++
 			}
@@ -50,7 +50,7 @@ func newSparkline(probes []cluster.Probe) (s sparkline) {
 		}
 
 		slowest = max(slowest, bar.RTT)
-		switch x := float64(i) + float64(step)/2; {
+		switch x := float64(first) + float64(step)/2; {
 		case bar.Failed:
 			fmt.Fprintf(&failed, "M%.1f 16V0", x)
 		case bar.RTT > 0:
@@ -170,22 +170,22 @@ func drawBar(parts []barPart, text func(size float64) string, restNote, empty st
 	percent := func(n float64) string { return strconv.FormatFloat(100*n/total, 'f', 1, 64) }
 	before := 0.0
 
-	for _, p := range parts {
-		p.Size = text(p.size)
-		labels = append(labels, p.Cluster+": "+p.Size+p.note)
-		if p.size == 0 {
+	for _, part := range parts {
+		part.Size = text(part.size)
+		labels = append(labels, part.Cluster+": "+part.Size+part.note)
+		if part.size == 0 {
 			continue
 		}
 
-		p.X, p.Width, p.Middle = percent(before), percent(p.size), percent(before+p.size/2)
-		for _, text := range []string{p.Cluster + " " + p.Size, p.Size} {
+		part.X, part.Width, part.Middle = percent(before), percent(part.size), percent(before+part.size/2)
+		for _, text := range []string{part.Cluster + " " + part.Size, part.Size} {
 			width := float64(charWidth * (utf8.RuneCountInString(text) + 1))
-			if p.Text == "" && width < barWidth*p.size/total {
-				p.Text = text
+			if part.Text == "" && width < barWidth*part.size/total {
+				part.Text = text
 			}
 		}
-		b.Parts = append(b.Parts, p)
-		before += p.size
+		b.Parts = append(b.Parts, part)
+		before += part.size
 	}
 
 	b.Label = strings.Join(labels, "; ")
@@ -223,57 +223,57 @@ const (
 )
 
 func newStarMap(rows []clusterRow) *starMap {
-	m, most := &starMap{}, 1
+	starMap, most := &starMap{}, 1
 	var middle starNode
 	var linked []starNode
 
-	for _, r := range rows {
-		n := starNode{
-			clusterRow: r, Radius: 19, Short: Shorten(r.Name, 14), Inside: shortCount(r.Ready),
-			Away: r.State != federation.Live, Contact: r.Probes.Last,
+	for _, row := range rows {
+		node := starNode{
+			clusterRow: row, Radius: 19, Short: Shorten(row.Name, 14), Inside: shortCount(row.Ready),
+			Away: row.State != federation.Live, Contact: row.Probes.Last,
 		}
-		n.Title = fmt.Sprintf("%s: %s, %s", r.Name, r.State, CountText(r.Ready, "ready endpoint"))
-		if n.Away {
-			n.Contact = string(r.State)
+		node.Title = fmt.Sprintf("%s: %s, %s", row.Name, row.State, CountText(row.Ready, "ready endpoint"))
+		if node.Away {
+			node.Contact = string(row.State)
 		}
 
-		if r.Local {
-			n.Radius, n.Short, n.Contact, n.NameY, n.InsideY = 31, Shorten(r.Name, 8), "", -2, 13
-			middle = n
+		if row.Local {
+			node.Radius, node.Short, node.Contact, node.NameY, node.InsideY = 31, Shorten(row.Name, 8), "", -2, 13
+			middle = node
 			continue
 		}
-		linked, most = append(linked, n), max(most, r.Ready)
+		linked, most = append(linked, node), max(most, row.Ready)
 	}
 
 	var labels []string
 	for i := range linked {
-		n := &linked[i]
+		node := &linked[i]
 		angle := 2*math.Pi*float64(i)/float64(len(linked)) - math.Pi/2
 		if len(linked) <= 2 { // beside it, which is lower
 			angle = math.Pi * float64(i)
 		}
 
-		n.X, n.Y = mapRadiusX*math.Cos(angle), mapRadiusY*math.Sin(angle)
-		n.Width = 1.5 + 5*math.Sqrt(float64(n.Ready)/float64(most))
-		n.TextX, n.TextY = 0.58*n.X, 0.58*n.Y+4
-		n.LabelWidth = float64(charWidth*utf8.RuneCountInString(n.Contact)) + 4
-		n.LabelX, n.LabelY = n.TextX-n.LabelWidth/2, n.TextY-11.5
-		n.InsideY, n.NameY = n.Y+4, n.Y+n.Radius+14
-		if n.Y < 0 { // its line is below it
-			n.NameY = n.Y - n.Radius - 6
+		node.X, node.Y = mapRadiusX*math.Cos(angle), mapRadiusY*math.Sin(angle)
+		node.Width = 1.5 + 5*math.Sqrt(float64(node.Ready)/float64(most))
+		node.TextX, node.TextY = 0.58*node.X, 0.58*node.Y+4
+		node.LabelWidth = float64(charWidth*utf8.RuneCountInString(node.Contact)) + 4
+		node.LabelX, node.LabelY = node.TextX-node.LabelWidth/2, node.TextY-11.5
+		node.InsideY, node.NameY = node.Y+4, node.Y+node.Radius+14
+		if node.Y < 0 { // its line is below it
+			node.NameY = node.Y - node.Radius - 6
 		}
-		labels = append(labels, n.Title)
+		labels = append(labels, node.Title)
 	}
 
-	m.Nodes = slices.Concat(linked, []starNode{middle})
+	starMap.Nodes = slices.Concat(linked, []starNode{middle})
 	top, bottom := 0.0, 0.0
-	for i := range m.Nodes {
-		n := m.Nodes[i]
+	for i := range starMap.Nodes {
+		n := starMap.Nodes[i]
 		top, bottom = min(top, n.Y-n.Radius, n.NameY-10), max(bottom, n.Y+n.Radius, n.NameY)
 	}
-	m.MinY, m.Height = top-6, bottom-top+12
-	m.Label = "Map of clusters around " + middle.Title + ". " + strings.Join(labels, "; ")
-	return m
+	starMap.MinY, starMap.Height = top-6, bottom-top+12
+	starMap.Label = "Map of clusters around " + middle.Title + ". " + strings.Join(labels, "; ")
+	return starMap
 }
 
 // shortCount writes a large number in few characters.

@@ -345,18 +345,18 @@ var reportedByCluster = []string{
 
 // linkProblems returns the conditions of a Link that are False, and that it was deleted. reported is whether
 // the cluster's credentials are a Problem already.
-func linkProblems(l links.LinkStatus, reported bool) (all []Problem) {
-	of := cmp.Or(l.Cluster, l.Name)
-	if l.Held != "" {
+func linkProblems(link links.LinkStatus, reported bool) (all []Problem) {
+	of := cmp.Or(link.Cluster, link.Name)
+	if link.Held != "" {
 		all = append(all, Problem{
-			Severe: true, Cluster: of, Since: l.Deleted, Command: "fingerpost check", Runbook: runbookHeld,
-			Title: fmt.Sprintf("Link %s was deleted", l),
+			Severe: true, Cluster: of, Since: link.Deleted, Command: "fingerpost check", Runbook: runbookHeld,
+			Title: fmt.Sprintf("Link %s was deleted", link),
 			Text: fmt.Sprintf("%s: the cluster stays linked for %s, so that the Link can be applied again",
-				l.Held, links.DeletionGrace),
+				link.Held, links.DeletionGrace),
 		})
 	}
 
-	for _, c := range l.Conditions {
+	for _, c := range link.Conditions {
 		if c.Status != metav1.ConditionFalse || slices.Contains(reportedByCluster, c.Type) ||
 			c.Type == links.CredentialsValid && reported {
 			continue
@@ -364,23 +364,23 @@ func linkProblems(l links.LinkStatus, reported bool) (all []Problem) {
 
 		all = append(all, Problem{
 			Severe: c.Type == links.Accepted || c.Type == links.CredentialsValid, Cluster: of,
-			Title: fmt.Sprintf("Link %s: %s is False", l, c.Type), Text: c.Message,
+			Title: fmt.Sprintf("Link %s: %s is False", link, c.Type), Text: c.Message,
 			Since:   c.LastTransitionTime.Time,
-			Command: fmt.Sprintf("kubectl -n %s describe link %s", quote(l.Namespace), quote(l.Name)),
+			Command: fmt.Sprintf("kubectl -n %s describe link %s", quote(link.Namespace), quote(link.Name)),
 			Runbook: runbookConditions,
 		})
 	}
 
-	if l.Mirror != nil && l.Mirror.HasGatewayProblem() {
+	if link.Mirror != nil && link.Mirror.HasGatewayProblem() {
 		all = append(all, Problem{
 			Cluster: of, Title: "The gateway of " + of + " is not usable as its Link names it",
-			Text: l.Mirror.Condition.Message, Since: l.Mirror.Condition.LastTransitionTime.Time,
-			Command: fmt.Sprintf("kubectl -n %s describe link %s", quote(l.Namespace), quote(l.Name)),
+			Text: link.Mirror.Condition.Message, Since: link.Mirror.Condition.LastTransitionTime.Time,
+			Command: fmt.Sprintf("kubectl -n %s describe link %s", quote(link.Namespace), quote(link.Name)),
 			Runbook: runbookMirroring,
 		})
 	}
 
-	if missing := l.Mirror.Missing(); missing != "" {
+	if missing := link.Mirror.Missing(); missing != "" {
 		all = append(all, Problem{
 			Cluster: of, Title: "Not every exported Service of " + of + " is mirrored", Text: missing,
 			Command: "fingerpost check", Runbook: runbookMirrored,

@@ -32,31 +32,31 @@ type Sources struct {
 }
 
 // Handler serves the pages. It changes nothing. Pages about everything are computed at most once a second.
-func Handler(s Sources) http.Handler {
+func Handler(sources Sources) http.Handler {
 	mux := http.NewServeMux()
-	mux.Handle("GET /{$}", &statusPageHandler{Sources: s})
-	mux.HandleFunc("GET /debug/clusters", serveCached(s.newClustersPage))
-	mux.HandleFunc("GET /debug/version", serveCached(func() VersionPage { return VersionPage{s.Version} }))
+	mux.Handle("GET /{$}", &statusPageHandler{Sources: sources})
+	mux.HandleFunc("GET /debug/clusters", serveCached(sources.newClustersPage))
+	mux.HandleFunc("GET /debug/version", serveCached(func() VersionPage { return VersionPage{sources.Version} }))
 	mux.HandleFunc("GET /debug/problems", serveCached(func() ProblemsPage {
 		return newProblemsPage(problemsInput{
-			store: s.Store, local: federation.Cluster(s.Cluster), links: s.Links.Links(),
-			streams: countStreams(s.Discovery.Streams()),
+			store: sources.Store, local: federation.Cluster(sources.Cluster), links: sources.Links.Links(),
+			streams: countStreams(sources.Discovery.Streams()),
 		})
 	}))
 
-	mux.HandleFunc("GET /debug/streams", serveCached(s.Discovery.Streams))
-	mux.HandleFunc("GET /debug/digests", serveCached(s.newDigestsPage))
-	mux.HandleFunc("GET /debug/services/{namespace}/{name}", s.serveService)
-	mux.HandleFunc("GET /debug/streams/{id}", s.serveStream)
-	mux.HandleFunc("GET /debug/explain", s.serveExplanation)
+	mux.HandleFunc("GET /debug/streams", serveCached(sources.Discovery.Streams))
+	mux.HandleFunc("GET /debug/digests", serveCached(sources.newDigestsPage))
+	mux.HandleFunc("GET /debug/services/{namespace}/{name}", sources.serveService)
+	mux.HandleFunc("GET /debug/streams/{id}", sources.serveStream)
+	mux.HandleFunc("GET /debug/explain", sources.serveExplanation)
 	return mux
 }
 
 // serveService shows one Service of the local cluster, resolved to members.
-func (s *Sources) serveService(w http.ResponseWriter, r *http.Request) {
+func (s *Sources) serveService(writer http.ResponseWriter, request *http.Request) {
 	ref := federation.Ref{
 		Cluster: federation.Cluster(s.Cluster),
-		Service: federation.Service{Namespace: r.PathValue("namespace"), Name: r.PathValue("name")},
+		Service: federation.Service{Namespace: request.PathValue("namespace"), Name: request.PathValue("name")},
 	}
 	watch := s.Store.Watch(ref)
 	defer watch.Close()
@@ -64,24 +64,24 @@ func (s *Sources) serveService(w http.ResponseWriter, r *http.Request) {
 	snapshot, _ := watch.Load()
 	if snapshot.View == nil && len(snapshot.Unknown()) == 0 {
 		text := fmt.Sprintf("no Service %s/%s in cluster %s", ref.Namespace, ref.Name, s.Cluster)
-		http.Error(w, text, http.StatusNotFound)
+		http.Error(writer, text, http.StatusNotFound)
 		return
 	}
-	writeJSON(w, newServicePage(snapshot, s.Store.State))
+	writeJSON(writer, newServicePage(snapshot, s.Store.State))
 }
 
-func (s *Sources) serveStream(w http.ResponseWriter, r *http.Request) {
-	id, err := strconv.ParseUint(r.PathValue("id"), 10, 64)
+func (s *Sources) serveStream(writer http.ResponseWriter, request *http.Request) {
+	id, err := strconv.ParseUint(request.PathValue("id"), 10, 64)
 	if err != nil {
-		http.Error(w, "the id of a stream is a number, see /debug/streams", http.StatusBadRequest)
+		http.Error(writer, "the id of a stream is a number, see /debug/streams", http.StatusBadRequest)
 		return
 	}
 	stream, found := s.Discovery.Stream(id)
 	if !found {
-		http.Error(w, fmt.Sprintf("stream %d is not open", id), http.StatusNotFound)
+		http.Error(writer, fmt.Sprintf("stream %d is not open", id), http.StatusNotFound)
 		return
 	}
-	writeJSON(w, stream)
+	writeJSON(writer, stream)
 }
 
 // serveExplanation explains what a client gets: ?authority=&ns=&pod=&node=.

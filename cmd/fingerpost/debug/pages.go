@@ -68,21 +68,22 @@ func (s *Sources) newClusters() []Cluster {
 	all := []Cluster{}
 
 	for _, name := range slices.Sorted(maps.Keys(statuses)) {
-		c := Cluster{Status: statuses[name]}
-		c.Contact, c.Credentials = cluster.ErrorText(c.Status.Contact), cluster.ErrorText(c.Status.Credentials)
+		entry := Cluster{Status: statuses[name]}
+		entry.Contact = cluster.ErrorText(entry.Status.Contact)
+		entry.Credentials = cluster.ErrorText(entry.Status.Credentials)
 		kinds, contact := s.Registry.Inspect(name)
-		c.Kinds = kinds
+		entry.Kinds = kinds
 		if !contact.IsZero() {
-			c.LastContact = contact
+			entry.LastContact = contact
 		}
 
 		for _, v := range s.Store.Views(federation.Cluster(name)).All() {
-			c.Services++
+			entry.Services++
 			for _, slice := range v.Slices {
-				c.Endpoints += len(slice.Endpoints)
+				entry.Endpoints += len(slice.Endpoints)
 			}
 		}
-		all = append(all, c)
+		all = append(all, entry)
 	}
 
 	return all
@@ -136,21 +137,23 @@ type endpointPage struct {
 	Mirror   *federation.Mirror `json:"mirror,omitempty"`
 }
 
-func newServicePage(s *federation.Snapshot, stateOf func(federation.Cluster) federation.ClusterState) servicePage {
+func newServicePage(
+	snapshot *federation.Snapshot, stateOf func(federation.Cluster) federation.ClusterState,
+) servicePage {
 	page := servicePage{
-		Namespace: s.Namespace,
-		Name:      s.Name,
-		Version:   s.Version,
-		Exists:    s.Exists(),
+		Namespace: snapshot.Namespace,
+		Name:      snapshot.Name,
+		Version:   snapshot.Version,
+		Exists:    snapshot.Exists(),
 		Members:   []memberPage{},
 	}
 
-	if v := s.View; v != nil {
+	if v := snapshot.View; v != nil {
 		page.Malformed, page.Ports = v.Malformed, v.Ports
 		page.Federated = v.Composition != nil && v.Composition.Union
 	}
 
-	for _, m := range s.Members {
+	for _, m := range snapshot.Members {
 		from := m.Origin
 		p := memberPage{
 			Cluster: string(from.Cluster), Service: from.Namespace + "/" + from.Name,

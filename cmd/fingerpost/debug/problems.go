@@ -249,18 +249,19 @@ func (s *problemsOfService) linkOf(cluster federation.Cluster) string {
 }
 
 // addMember adds what is wrong with a member, and reports whether it has endpoints to be counted.
-func (s *problemsOfService) addMember(m *federation.Member) bool {
-	name := m.Origin.Name + "@" + string(m.Origin.Cluster)
+func (s *problemsOfService) addMember(member *federation.Member) bool {
+	name := member.Origin.Name + "@" + string(member.Origin.Cluster)
 	switch {
-	case !m.Linked:
+	case !member.Linked:
 		s.addf(NotLinked, "cluster %s of its member %s is not linked: link it, or remove the member",
-			m.Origin.Cluster, name)
-	case m.View == nil:
-		s.addf(NoService, "cluster %s has no Service %s/%s", m.Origin.Cluster, m.Origin.Namespace, m.Origin.Name)
-	case m.View.ExternalName:
+			member.Origin.Cluster, name)
+	case member.View == nil:
+		s.addf(NoService, "cluster %s has no Service %s/%s",
+			member.Origin.Cluster, member.Origin.Namespace, member.Origin.Name)
+	case member.View.ExternalName:
 		s.addf(NoService, "its member %s is an ExternalName, which has no endpoints", name)
 	default:
-		for _, problem := range portProblems(s.View, m.View) {
+		for _, problem := range portProblems(s.View, member.View) {
 			s.addf(NoPort, "its member %s contributes nothing to %s", name, problem)
 		}
 		return true
@@ -271,9 +272,9 @@ func (s *problemsOfService) addMember(m *federation.Member) bool {
 
 // regionProblem returns why the clusters in the region of the Service's own are none; empty if there is one, or if all
 // members are here.
-func regionProblem(s *federation.Snapshot, region string) string {
+func regionProblem(snapshot *federation.Snapshot, region string) string {
 	var others []string
-	for _, m := range s.Members {
+	for _, m := range snapshot.Members {
 		switch of := m.Part().Policy.Region; {
 		case m.Near && !m.Origin.Home:
 			return ""
@@ -288,7 +289,7 @@ func regionProblem(s *federation.Snapshot, region string) string {
 		return ""
 	case region == "":
 		return fmt.Sprintf("its policy prefers the region of cluster %s, which is not known: "+
-			"that tier counts for nothing", s.Cluster)
+			"that tier counts for nothing", snapshot.Cluster)
 	default:
 		return fmt.Sprintf("its policy prefers the region %s, and no other member is known to be in it (%s)",
 			region, strings.Join(slices.Compact(others), ", "))

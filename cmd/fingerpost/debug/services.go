@@ -211,22 +211,23 @@ func (o *overview) newServiceRow(
 func (o *overview) addShares(row *serviceRow, members []federation.Ref) (waiting bool) {
 	for _, m := range members {
 		name := string(m.Cluster)
-		n := o.counts[o.views[m.Cluster].Get(m.Service)]
-		row.Ready, row.Total = row.Ready+n.ready, row.Total+n.total
+		count := o.counts[o.views[m.Cluster].Get(m.Service)]
+		row.Ready, row.Total = row.Ready+count.ready, row.Total+count.total
 		state, known := o.states[name]
 		waiting = waiting || known && state == federation.Connecting
-		u := o.used[name]
-		u.ready += n.ready
+		usage := o.used[name]
+		usage.ready += count.ready
 
 		same := func(s share) bool { return s.Cluster == name }
 		if i := slices.IndexFunc(row.Shares, same); i >= 0 {
-			row.Shares[i].Ready += n.ready
+			row.Shares[i].Ready += count.ready
 		} else {
 			stale := known && state != federation.Live
-			row.Shares = append(row.Shares, share{Cluster: name, Ready: n.ready, Stale: stale, Colour: o.colours[name]})
-			u.services++
+			row.Shares = append(row.Shares,
+				share{Cluster: name, Ready: count.ready, Stale: stale, Colour: o.colours[name]})
+			usage.services++
 		}
-		o.used[name] = u
+		o.used[name] = usage
 	}
 
 	slices.SortFunc(row.Shares, func(a, b share) int { // those out of contact first, so that they are drawn

@@ -206,22 +206,22 @@ type usage struct{ ready, services int }
 type endpointCount struct{ ready, total int }
 
 // ServeHTTP serves the page: ?q= is the filter.
-func (h *statusPageHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (h *statusPageHandler) ServeHTTP(writer http.ResponseWriter, request *http.Request) {
 	var page server.RenderedPage
-	if filter := strings.TrimSpace(r.URL.Query().Get("q")); filter != "" {
+	if filter := strings.TrimSpace(request.URL.Query().Get("q")); filter != "" {
 		page = h.rendered(filter)
 	} else {
 		page = h.cachedPage.Get(func() server.RenderedPage { return h.rendered("") })
 	}
 
 	if page.Err == nil {
-		header := w.Header()
+		header := writer.Header()
 		header.Set("Cache-Control", "no-store")
 		header.Set("Content-Security-Policy", contentSecurityPolicy())
 		header.Set("X-Content-Type-Options", "nosniff")
 		header.Set("Referrer-Policy", "no-referrer")
 	}
-	page.WriteTo(w, "text/html; charset=utf-8")
+	page.WriteTo(writer, "text/html; charset=utf-8")
 }
 
 func (h *statusPageHandler) rendered(filter string) server.RenderedPage {
@@ -289,7 +289,7 @@ func (h *statusPageHandler) newOverview() overview {
 
 	streams := h.Discovery.Streams()
 	streamsOf := countStreams(streams)
-	o := newOverview(overviewInput{
+	overview := newOverview(overviewInput{
 		now: time.Now(), local: h.Cluster, replica: h.Replica, version: h.Version, namespace: h.Namespace,
 		clusters: clusters, probes: probes, streams: streams, streamsOf: streamsOf,
 		problems: newProblemsPage(problemsInput{
@@ -300,8 +300,8 @@ func (h *statusPageHandler) newOverview() overview {
 		sharesOf: h.Discovery.Shares,
 	})
 
-	h.counts = o.counts
-	return o
+	h.counts = overview.counts
+	return overview
 }
 
 // overviewInput is all that an overview depends on.
@@ -320,7 +320,7 @@ type overviewInput struct {
 }
 
 func newOverview(in overviewInput) overview {
-	o := overview{
+	overview := overview{
 		overviewInput: in,
 		page:          statusPage{Now: in.now, Replica: in.replica, Version: in.version, Cluster: in.local},
 		states:        map[string]federation.ClusterState{},
@@ -328,33 +328,33 @@ func newOverview(in overviewInput) overview {
 		used:          map[string]usage{},
 		traffic:       &shownTraffic{sharesOf: in.sharesOf, bars: map[federation.Service]*bar{}},
 	}
-	problems := append(in.clusters.Problems(in.now), o.addStreams()...)
+	problems := append(in.clusters.Problems(in.now), overview.addStreams()...)
 
 	for i, c := range in.clusters.Clusters {
-		o.states[c.Name] = c.State
+		overview.states[c.Name] = c.State
 		if !c.Local {
-			o.colours[c.Name] = 1 + i%(barColours-1)
+			overview.colours[c.Name] = 1 + i%(barColours-1)
 		}
 	}
 
-	o.countViews()
-	problems = append(problems, o.addServices()...)
-	pods := o.replicaPods()
+	overview.countViews()
+	problems = append(problems, overview.addServices()...)
+	pods := overview.replicaPods()
 	problems = append(problems, foreignHolders(in.clusters.Clusters, pods)...)
 	for i, p := range problems {
-		problems[i].Text += o.consequence(p.Cluster)
+		problems[i].Text += overview.consequence(p.Cluster)
 	}
 
 	slices.SortStableFunc(problems, compareProblems)
-	o.addClusters(problems)
+	overview.addClusters(problems)
 	for _, ready := range pods {
-		o.page.Replicas++
+		overview.page.Replicas++
 		if ready {
-			o.page.ReadyReplicas++
+			overview.page.ReadyReplicas++
 		}
 	}
-	o.addVerdict(problems)
-	return o
+	overview.addVerdict(problems)
+	return overview
 }
 
 // addStreams counts the streams, puts the slowest first, and returns what is wrong with them.
@@ -405,20 +405,20 @@ type endpointCounts map[*federation.View]endpointCount
 
 // of returns the count of any View.
 func (c endpointCounts) of(view *federation.View) endpointCount {
-	n, counted := c[view]
+	count, counted := c[view]
 	if counted {
-		return n
+		return count
 	}
 
 	for _, s := range view.Slices {
-		n.total += len(s.Endpoints)
+		count.total += len(s.Endpoints)
 		for _, e := range s.Endpoints {
 			if e.Ready {
-				n.ready++
+				count.ready++
 			}
 		}
 	}
-	return n
+	return count
 }
 
 // consequence returns what it means to clients here that a cluster is not Live; nothing if it is.
@@ -487,31 +487,31 @@ func (o *overview) replicaPods() (all map[string]bool) {
 
 // addVerdict sums up the clusters and the Problems, which are sorted.
 func (o *overview) addVerdict(problems []Problem) {
-	p, away := &o.page, 0
+	page, away := &o.page, 0
 	for _, state := range o.states {
 		if state != federation.Live {
 			away++
 		}
 	}
 
-	switch n := len(o.states); {
-	case n == 0:
-		p.Verdict = "No cluster is known yet"
-	case away == 0 && n == 1:
-		p.Verdict = "The cluster is Live"
+	switch clusters := len(o.states); {
+	case clusters == 0:
+		page.Verdict = "No cluster is known yet"
+	case away == 0 && clusters == 1:
+		page.Verdict = "The cluster is Live"
 	case away == 0:
-		p.Verdict = fmt.Sprintf("All %d clusters are Live", n)
-	case n == 1:
-		p.Verdict = "The cluster is not Live"
+		page.Verdict = fmt.Sprintf("All %d clusters are Live", clusters)
+	case clusters == 1:
+		page.Verdict = "The cluster is not Live"
 	case away == 1:
-		p.Verdict = fmt.Sprintf("1 of %d clusters is not Live", n)
+		page.Verdict = fmt.Sprintf("1 of %d clusters is not Live", clusters)
 	default:
-		p.Verdict = fmt.Sprintf("%d of %d clusters are not Live", away, n)
+		page.Verdict = fmt.Sprintf("%d of %d clusters are not Live", away, clusters)
 	}
 
 	severe := 0
 	for _, problem := range problems {
-		p.Mood = max(p.Mood, moodOf(problem.Severe))
+		page.Mood = max(page.Mood, moodOf(problem.Severe))
 		if problem.Severe {
 			severe++
 		}
@@ -519,17 +519,17 @@ func (o *overview) addVerdict(problems []Problem) {
 
 	switch {
 	case len(problems) == 0:
-		p.Advice = "Nothing needs attention."
+		page.Advice = "Nothing needs attention."
 	case severe == 0:
-		p.Advice = CountText(len(problems), "problem") + ", none of them urgent."
+		page.Advice = CountText(len(problems), "problem") + ", none of them urgent."
 	default:
-		p.Advice = CountText(len(problems), "problem") + ", " + fmt.Sprint(severe) + " urgent."
+		page.Advice = CountText(len(problems), "problem") + ", " + fmt.Sprint(severe) + " urgent."
 	}
 
-	p.Problems = problems[:min(len(problems), shownProblems)]
-	more := problems[len(p.Problems):]
-	p.MoreProblems = more[:min(len(more), foldedProblems)]
-	p.Unlisted = len(more) - len(p.MoreProblems)
+	page.Problems = problems[:min(len(problems), shownProblems)]
+	more := problems[len(page.Problems):]
+	page.MoreProblems = more[:min(len(more), foldedProblems)]
+	page.Unlisted = len(more) - len(page.MoreProblems)
 }
 
 // A clusterRow is one line of the table of clusters, and a tile.

@@ -48,7 +48,7 @@ func LagText(s discovery.StreamStatus, now time.Time) string {
 
 // CompareStreams puts slow streams first: those whose client has not read for the longest time, then those
 // with the most changes to send.
-func CompareStreams(a, b discovery.StreamStatus) int {
+func CompareStreams(one, other discovery.StreamStatus) int {
 	lastRead := func(s discovery.StreamStatus) int64 {
 		if s.Sending == nil {
 			return math.MaxInt64
@@ -62,5 +62,5 @@ func CompareStreams(a, b discovery.StreamStatus) int {
 		}
 		return s.Behind.Adds + s.Behind.Removes
 	}
-	return cmp.Or(cmp.Compare(lastRead(a), lastRead(b)), cmp.Compare(pending(b), pending(a)))
+	return cmp.Or(cmp.Compare(lastRead(one), lastRead(other)), cmp.Compare(pending(other), pending(one)))
 }
