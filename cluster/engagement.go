@@ -159,7 +159,7 @@ func (e *engagement) startReconciler(writer *federation.ClusterWriter, guard *gu
 		}
 	}
 
-	e.reconciler.Begin(publish, kinds...)
+	e.reconciler.Begin(publish, writer.Facts(), kinds...)
 	e.wg.Go(func() { e.reconciler.Run(e.ctx) })
 	for _, k := range unlisted {
 		e.wg.Go(func() { e.awaitListed(k) })

@@ -8,6 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/fingerpost/fingerpost/federation"
+	"github.com/fingerpost/fingerpost/federation/watch"
 	"github.com/fingerpost/fingerpost/serving"
 )
 
@@ -46,7 +47,8 @@ type Engine struct {
 	config     Config
 	server     *serving.Server
 	store      *federation.Store
-	leftOut    atomic.Uint64 // addresses and other things that could not be encoded
+	nodes      watch.Reader[string, federation.Node] // on which clients stand
+	leftOut    atomic.Uint64                         // addresses and other things that could not be encoded
 	selections *selections
 	feeds      feeds
 	services   *serviceMetrics
@@ -57,7 +59,9 @@ type Engine struct {
 
 // NewEngine returns an Engine of what store holds, for streams of a server.
 func NewEngine(server *serving.Server, store *federation.Store, config Config) *Engine {
-	e := &Engine{config: config, server: server, store: store, started: time.Now()}
+	e := &Engine{
+		config: config, server: server, store: store, nodes: store.Nodes.In(config.Cluster), started: time.Now(),
+	}
 	server.AddKinds(Add, Remove, NoEntries)
 	e.selections = newSelections(&e.config, server.Cache(), &e.leftOut)
 	e.services = &serviceMetrics{engine: e}

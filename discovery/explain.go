@@ -72,7 +72,7 @@ type Claim struct {
 func (e *Engine) Explain(query Query, client serving.Client, reject func(*federation.Answer) string) *Explanation {
 	explanation := &Explanation{Client: Place{Client: client}, Claims: []Claim{}, Streams: []StreamStatus{}}
 	holders := e.addStreams(explanation, query)
-	node, known := e.store.Nodes().Get(explanation.Client.Node)
+	node, known := e.nodes.Get(explanation.Client.Node)
 	place := placeOf(explanation.Client.Client, node, known)
 	explanation.Client.Zone = place.Zone
 	snapshot := e.snapshotOf(query.Service)

@@ -168,7 +168,7 @@ func (f *Feed) behind(lag *Lag) {
 	}
 
 	snapshot, made := selection.advance(snapshot)
-	node, known := f.engine.store.Nodes().Get(f.client.Node)
+	node, known := f.engine.nodes.Get(f.client.Node)
 	place := placeOf(f.client, node, known)
 	next := made.Answer(made.Reduce(place), f.answer.Load())
 	add, remove := federation.DiffAt(f.held(), next.Set, f.query.Port)

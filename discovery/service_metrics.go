@@ -316,7 +316,7 @@ func (c *serviceMetrics) nodeLabel(f *Feed) string {
 	if !c.engine.config.DetailedMetrics {
 		return ""
 	}
-	if _, known := c.engine.store.Nodes().Get(f.client.Node); !known {
+	if _, known := c.engine.nodes.Get(f.client.Node); !known {
 		return ""
 	}
 	return f.client.Node

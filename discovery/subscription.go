@@ -243,7 +243,7 @@ func (e *Engine) subscribe(q Query, client serving.Client, bell *watch.Bell) sub
 	s.watch = e.store.Watch(federation.Ref{Cluster: e.config.Cluster, Service: q.Service})
 	s.watch.Add(bell)
 	if client.Node != "" {
-		s.node = e.store.Nodes().Watch(client.Node)
+		s.node = e.nodes.Watch(client.Node)
 		s.node.Add(bell)
 	}
 	return s

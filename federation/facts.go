@@ -1,13 +1,50 @@
 package federation
 
 import (
-	"maps"
 	"net/netip"
 	"slices"
 
+	"github.com/fingerpost/fingerpost/federation/facts"
 	"github.com/fingerpost/fingerpost/federation/profile"
-	"github.com/fingerpost/fingerpost/federation/watch"
 )
+
+// Facts are what clusters write besides Views: the Tables of a Store, of which all know which clusters are linked.
+type Facts struct {
+	// Of the local cluster only: its clients stand on nodes, and look up IPs.
+	Nodes     *facts.Table[string, Node]              // by name
+	Addresses *facts.Table[netip.Addr, *Address]      // by IP
+	Profiles  *facts.Table[Service, *profile.Profile] // ServiceProfiles by namespace and name; each pointer is another
+
+	// Of each cluster: what endpoints take from them.
+	Externals *facts.Table[Service, External]     // ExternalWorkloads by namespace and name
+	Servers   *facts.Table[Service, OpaqueServer] // those that make a port opaque, by namespace and name
+
+	all []facts.Any
+}
+
+func newFacts() (f Facts) {
+	f.Nodes = addTable(&f, "nodes", facts.Options[string, Node]{
+		Arrange: func() facts.Arranger[string, Node] { return &ranking{} },
+	})
+	f.Addresses = addTable(&f, "addresses", facts.Options[netip.Addr, *Address]{Equal: (*Address).equal})
+	f.Profiles = addTable(&f, "profiles", facts.Options[Service, *profile.Profile]{})
+	f.Externals = addTable(&f, "externals", facts.Options[Service, External]{Equal: External.equal})
+	f.Servers = addTable(&f, "servers", facts.Options[Service, OpaqueServer]{})
+	return f
+}
+
+func addTable[K, V comparable](f *Facts, name string, options facts.Options[K, V]) *facts.Table[K, V] {
+	t := facts.NewTable(name, options)
+	f.all = append(f.all, t)
+	return t
+}
+
+// AddTable has one more Table know which clusters are linked, and be a part of what is published. It is called before
+// the first cluster is added.
+func (s *Store) AddTable(t facts.Any) { s.all = append(s.all, t) }
+
+// Facts returns the Tables of the Store that k writes Views of.
+func (k *ClusterWriter) Facts() *Facts { return &k.store.Facts }
 
 // An Address is what the local cluster knows of an IP. It is immutable. An IP of which nothing is known
 // has none.
@@ -30,148 +67,25 @@ func (a *Address) equal(o *Address) bool {
 		})
 }
 
-// factTable is the facts of one kind. Its Table is read without Store.mu, which guards the rest.
-type factTable[K, V comparable] struct {
-	table     watch.Table[K, V]
-	unwritten map[K]struct{} // what the newest writer has not written yet; nil once it is synced
+// External is what endpoints that name an ExternalWorkload take from it.
+type External struct {
+	*Workload
+	Node Name
 }
 
-func (f *factTable[K, V]) write(s *Store, k K, v V) {
-	delete(f.unwritten, k)
-	if old, known := f.table.Get(k); !known || old != v {
-		s.noteFact(f.table.Swap(k, v))
-	}
+func (e External) equal(o External) bool {
+	return e.Node == o.Node && (e.Workload == o.Workload || *e.Workload == *o.Workload)
 }
 
-func (f *factTable[K, V]) delete(s *Store, k K) {
-	delete(f.unwritten, k)
-	if _, known := f.table.Get(k); known {
-		s.noteFact(f.table.Remove(k))
-	}
+// An OpaqueServer is a Server that makes a port opaque at the workloads that it selects.
+type OpaqueServer struct {
+	Pods, Externals Selector
+	Port            uint16
+	PortName        string // if it has no number
 }
 
-// expectAll begins a new writer, which has written nothing.
-func (f *factTable[K, V]) expectAll() {
-	f.unwritten = map[K]struct{}{}
-	for k := range f.table.All() {
-		f.unwritten[k] = struct{}{}
-	}
-}
-
-// keepUnwritten makes what is not written yet count as written, and returns the keys, in no order.
-func (f *factTable[K, V]) keepUnwritten() []K {
-	kept := slices.Collect(maps.Keys(f.unwritten))
-	clear(f.unwritten)
-	return kept
-}
-
-func (f *factTable[K, V]) deleteUnwritten(s *Store) {
-	for k := range f.unwritten {
-		f.delete(s, k)
-	}
-	f.unwritten = nil
-}
-
-// noteFact counts a fact that has changed, and has those woken who wait for it. A reader that sees
-// the new number sees the new fact. It needs s.mu.
-func (s *Store) noteFact(old watch.Superseded) {
-	s.factChanges.Add(1)
-	s.superseded = append(s.superseded, old)
-}
-
-// expectFacts follows NewWriter of the local cluster, and deleteUnwrittenFacts its MarkSynced. Both need s.mu.
-func (s *Store) expectFacts() {
-	s.nodes.expectAll()
-	s.addresses.expectAll()
-	s.profiles.expectAll()
-}
-
-func (s *Store) deleteUnwrittenFacts() {
-	s.nodes.deleteUnwritten(s)
-	s.addresses.deleteUnwritten(s)
-	s.profiles.deleteUnwritten(s)
-}
-
-// Nodes returns the nodes of the local cluster, by name.
-func (s *Store) Nodes() watch.Reader[string, Node] { return &s.nodes.table }
-
-// Addresses returns what is at an IP of the local cluster.
-func (s *Store) Addresses() watch.Reader[netip.Addr, *Address] { return &s.addresses.table }
-
-// Profiles returns the ServiceProfiles of the local cluster, by namespace and name.
-func (s *Store) Profiles() watch.Reader[Service, *profile.Profile] { return &s.profiles.table }
-
-// writeFacts runs f under the lock. Only the local cluster has facts.
-func (k *ClusterWriter) writeFacts(f func(*Store)) {
-	k.do(func(c *cluster) {
-		if c.hasFacts {
-			f(k.store)
-		}
-	})
-}
-
-// SetNode sets the zone of a node. Only the local cluster has nodes, and all that follows; the writer of
-// another one changes nothing by it.
-func (k *ClusterWriter) SetNode(name, zone string) {
-	k.writeFacts(func(s *Store) { s.nodes.write(s, name, zone) })
-}
-
-// KeepNodes keeps the nodes that are not written yet, and returns their names. It is called when nodes cannot be
-// listed, so that it is not known whether these still exist.
-func (k *ClusterWriter) KeepNodes() (names []string) {
-	k.writeFacts(func(s *Store) { names = s.nodes.keepUnwritten() })
-	return names
-}
-
-// DeleteNode removes a node.
-func (k *ClusterWriter) DeleteNode(name string) {
-	k.writeFacts(func(s *Store) { s.nodes.delete(s, name) })
-}
-
-// SetAddress sets what is at an IP.
-func (k *ClusterWriter) SetAddress(ip netip.Addr, a *Address) {
-	k.writeFacts(func(s *Store) {
-		stored := a
-		if old, _ := s.addresses.table.Get(ip); old != nil && old.equal(a) {
-			stored = old
-		}
-		s.addresses.write(s, ip, stored)
-	})
-}
-
-// Address returns what k has set at an IP; nil for nothing.
-func (k *ClusterWriter) Address(ip netip.Addr) (a *Address) {
-	k.writeFacts(func(s *Store) {
-		if _, unwritten := s.addresses.unwritten[ip]; !unwritten {
-			a, _ = s.addresses.table.Get(ip)
-		}
-	})
-	return a
-}
-
-// DeleteAddress removes an IP.
-func (k *ClusterWriter) DeleteAddress(ip netip.Addr) {
-	k.writeFacts(func(s *Store) { s.addresses.delete(s, ip) })
-}
-
-// SetProfile sets a ServiceProfile. One with another pointer is another one.
-func (k *ClusterWriter) SetProfile(name Service, p *profile.Profile) {
-	k.writeFacts(func(s *Store) { s.profiles.write(s, name, p) })
-}
-
-// KeepProfile reports that a ServiceProfile is there that cannot be read: the one that was set before, if
-// any, stays.
-func (k *ClusterWriter) KeepProfile(name Service) {
-	k.writeFacts(func(s *Store) { delete(s.profiles.unwritten, name) })
-}
-
-// KeepProfiles is KeepNodes for ServiceProfiles.
-func (k *ClusterWriter) KeepProfiles() (names []Service) {
-	k.writeFacts(func(s *Store) { names = s.profiles.keepUnwritten() })
-	return names
-}
-
-// DeleteProfile removes a ServiceProfile.
-func (k *ClusterWriter) DeleteProfile(name Service) {
-	k.writeFacts(func(s *Store) { s.profiles.delete(s, name) })
+// A Selector selects workloads by their labels, in the form that Kubernetes prints and parses.
+type Selector struct {
+	Text  string // empty: all
+	Given bool   // otherwise it selects none
 }

@@ -2,110 +2,98 @@ package federation
 
 import (
 	"net/netip"
-	"slices"
-	"strings"
 	"testing"
 
+	"github.com/fingerpost/fingerpost/federation/facts"
 	"github.com/fingerpost/fingerpost/federation/profile"
 )
 
-// A writer that does not know which nodes and ServiceProfiles there are keeps those that it has not written, once it is
-// synced as well, until it deletes them. A fenced one keeps nothing.
-func TestKeepFacts(t *testing.T) {
+// The Tables of a Store know which clusters are linked: one that is not can write nothing, and one that is removed
+// leaves nothing, of Tables that were added as well.
+func TestFactsFollowClusters(t *testing.T) {
 	s := NewStore()
+	added := facts.NewTable("added", facts.Options[string, int]{})
+	s.AddTable(added)
+	if w := s.Nodes.NewWriter("local"); w != nil {
+		w.Set("n", Node{})
+	}
 	s.AddCluster("local", Expectation{Local: true})
-	a, b := Service{"ns", "a"}, Service{"ns", "b"}
-	first := s.NewWriter("local")
-	for _, name := range []string{"n", "m"} {
-		first.SetNode(name, "z")
+	s.AddCluster("east", Expectation{})
+	if _, known := s.Nodes.Get("local", "n"); known {
+		t.Error("a cluster that is not linked has a node")
 	}
-	first.SetProfile(a, &profile.Profile{})
-	first.SetProfile(b, &profile.Profile{})
-	first.MarkSynced()
-	second := s.NewWriter("local")
-	second.SetNode("m", "other")
-	if names := first.KeepNodes(); len(names) > 0 {
-		t.Errorf("a fenced writer keeps nodes %q", names)
+
+	watch := s.Nodes.In("local").Watch("n")
+	defer watch.Close()
+	for _, c := range []Cluster{"local", "east"} {
+		s.Nodes.NewWriter(c).Set("n", Node{Zone: string(c)})
+		added.NewWriter(c).Set("n", 1)
 	}
-	if names := second.KeepNodes(); !slices.Equal(names, []string{"n"}) {
-		t.Errorf("nodes that are kept: %q", names)
+	_, _, superseded := watch.Load()
+	s.RemoveCluster("local")
+	select {
+	case <-superseded:
+	default:
+		t.Error("who waits for a node is not woken when its cluster is removed")
 	}
-	profiles := second.KeepProfiles()
-	slices.SortFunc(profiles, func(a, b Service) int { return strings.Compare(a.Name, b.Name) })
-	if !slices.Equal(profiles, []Service{a, b}) {
-		t.Errorf("ServiceProfiles that are kept: %v", profiles)
+	if _, known := s.Nodes.Get("local", "n"); known {
+		t.Error("a node is left")
 	}
-	second.MarkSynced()
-	second.DeleteProfile(b)
-	n, _ := s.Nodes().Get("n")
-	m, _ := s.Nodes().Get("m")
-	_, aKnown := s.Profiles().Get(a)
-	_, bKnown := s.Profiles().Get(b)
-	if n.Zone != "z" || m.Zone != "other" || !aKnown || bKnown {
-		t.Errorf("afterwards: %v %v %t %t", n, m, aKnown, bKnown)
+	for c := range added.ByKey("n") {
+		if c != "east" {
+			t.Errorf("a fact of %s is left", c)
+		}
 	}
-	third := s.NewWriter("local")
-	third.MarkSynced()
-	if _, known := s.Nodes().Get("n"); known {
-		t.Error("a writer that keeps nothing leaves a node")
+	if node, _ := s.Nodes.Get("east", "n"); node.Zone != "east" {
+		t.Errorf("the node of another cluster is in zone %q", node.Zone)
 	}
 }
 
-// What the local cluster publishes besides its Services follows the same laws: it stays until a new writer
-// is synced, a fenced writer changes nothing, equal values wake no reader, and RemoveCluster leaves
-// nothing.
-func TestFacts(t *testing.T) {
-	s := NewStore()
-	s.AddCluster("local", Expectation{Local: true})
-	ip, gone := netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("10.0.0.2")
-	at := func(name string) *Address {
-		return &Address{
-			Services:  []Service{plain},
-			Residents: []Resident{{Workload: podOf(name, Template{}), Running: true}},
-		}
+// What a cluster has published is what another Store has after Write, facts included, and Tables whose terms Write ends
+// keep nothing else. It is not copied again while nothing changes.
+func TestPublishedFacts(t *testing.T) {
+	stores := []*Store{NewStore(), NewStore()}
+	for _, s := range stores {
+		s.AddCluster("local", Expectation{Local: true})
 	}
+	s, ip := stores[0], netip.MustParseAddr("10.0.0.1")
+	address := &Address{Residents: []Resident{{Workload: podOf("p", Template{})}}}
 	name, p := Service{"ns", "a.ns.svc.cluster.local"}, &profile.Profile{}
-	first := s.NewWriter("local")
-	first.SetNode("n", "z")
-	first.SetAddress(ip, at("p"))
-	first.SetAddress(gone, at("q"))
-	first.SetProfile(name, p)
-	first.MarkSynced()
+	external := External{Workload: podOf("vm", Template{}), Node: NameOf("n")}
+	server := OpaqueServer{Pods: Selector{Text: "app=db", Given: true}, PortName: "sql"}
+	s.Nodes.NewWriter("local").Set("n", Node{Zone: "z"})
+	s.Addresses.NewWriter("local").Set(ip, address)
+	s.Profiles.NewWriter("local").Set(name, p)
+	s.Externals.NewWriter("local").Set(plain, external)
+	s.Servers.NewWriter("local").Set(plain, server)
 
-	watch := s.Addresses().Watch(ip)
-	defer watch.Close()
-	_, _, superseded := watch.Load()
-	second := s.NewWriter("local")
-	if second.Address(ip) != nil {
-		t.Error("a new writer has set an Address that is the old one's")
+	published, _ := s.Published("local", Published{})
+	if again, same := s.Published("local", published); !same || again.Facts["nodes"].All == nil {
+		t.Error("what has not changed is copied again")
 	}
-	first.DeleteAddress(ip)
-	first.SetNode("n", "other")
-	second.SetAddress(ip, at("p"))
-	if a := second.Address(ip); a == nil || !a.equal(at("p")) || first.Address(ip) != nil {
-		t.Error("the writer that has set an Address does not read it, or a fenced one does")
+	o := stores[1]
+	o.Nodes.NewWriter("local").Set("gone", Node{})
+	o.NewWriter("local").Write(published)
+	node, _ := o.Nodes.Get("local", "n")
+	at, _ := o.Addresses.Get("local", ip)
+	of, _ := o.Profiles.Get("local", name)
+	vm, _ := o.Externals.Get("local", plain)
+	opaque, _ := o.Servers.Get("local", plain)
+	_, kept := o.Nodes.Get("local", "gone")
+	if node.Zone != "z" || at != address || of != p || vm != external || opaque != server || kept {
+		t.Errorf("written: %v %v %v %v %v %t", node, at, of, vm, opaque, kept)
 	}
-	select {
-	case <-superseded:
-		t.Error("silence: an equal Address, or a fenced writer, wakes a watcher")
-	default:
+
+	s.Nodes.NewWriter("local").Set("m", Node{})
+	if now, same := s.Published("local", published); same || now.Facts["nodes"].Same(published.Facts["nodes"]) ||
+		!now.Facts["addresses"].Same(published.Facts["addresses"]) {
+		t.Error("of what has changed in part all is copied, or nothing")
 	}
-	if _, known := s.Addresses().Get(gone); !known {
-		t.Error("succession: an Address is withdrawn before the new writer is complete")
-	}
-	second.SetAddress(ip, at("r"))
-	<-superseded
-	second.SetNode("n", "z")
-	second.MarkSynced()
-	_, goneKnown := s.Addresses().Get(gone)
-	_, profileKnown := s.Profiles().Get(name)
-	if node, _ := s.Nodes().Get("n"); goneKnown || profileKnown || node.Zone != "z" {
-		t.Errorf("prune: %v %v %q", goneKnown, profileKnown, node.Zone)
-	}
-	second.DeleteNode("n")
-	s.RemoveCluster("local")
-	others := s.nodes.table.Len() + s.profiles.table.Len()
-	if _, known, _ := watch.Load(); known || others != 0 || s.addresses.table.Len() != 1 {
-		t.Error("absence: something is left")
+	o.NewWriter("local")
+	fenced := s.NewWriter("local")
+	s.NewWriter("local")
+	fenced.Write(Published{})
+	if _, known := s.Nodes.Get("local", "n"); !known {
+		t.Error("a fenced writer has written facts")
 	}
 }

@@ -13,7 +13,7 @@ type Node struct {
 	Sixteenth uint8 // where its clients stand, of all: see Place
 }
 
-// nodeTable is the nodes of the local cluster, each with the sixteenth that its clients are in.
+// A ranking gives each node of the local cluster the sixteenth that its clients are in.
 //
 // Where a fraction of an endpoint is given, some sixteenths of the clients get one more. So each has to have as many
 // clients as another, and nodes stand for clients. Hashes of names do not divide few nodes evenly: of 64, two to seven
@@ -27,9 +27,8 @@ type Node struct {
 //
 // Example: of 32 nodes each sixteenth has 2. One more in front makes rank 1 of 32, which was in sixteenth 0, rank 2 of
 // 33, which is in 0 as well (32/33); rank 31 becomes 32 of 33, and stays in 15.
-type nodeTable struct {
-	factTable[string, Node]
-	order []rankedNode // as in the table
+type ranking struct {
+	order []rankedNode // of all nodes
 }
 
 type rankedNode struct {
@@ -42,46 +41,40 @@ func (a rankedNode) compare(b rankedNode) int {
 }
 
 // sixteenth returns the one of a rank.
-func (t *nodeTable) sixteenth(rank int) uint8 { return uint8(policy.Buckets * rank / len(t.order)) }
+func (r *ranking) sixteenth(rank int) uint8 { return uint8(policy.Buckets * rank / len(r.order)) }
 
-func (t *nodeTable) write(s *Store, name, zone string) {
-	n := rankedNode{policy.Hash(name), name}
-	rank, known := slices.BinarySearchFunc(t.order, n, rankedNode.compare)
+// find returns the rank that a node has, or would have.
+func (r *ranking) find(name string) (rank int, known bool) {
+	return slices.BinarySearchFunc(r.order, rankedNode{policy.Hash(name), name}, rankedNode.compare)
+}
+
+// Place implements [facts.Arranger].
+func (r *ranking) Place(name string, node Node) Node {
+	rank, known := r.find(name)
 	if !known {
-		t.order = slices.Insert(t.order, rank, n)
+		r.order = slices.Insert(r.order, rank, rankedNode{policy.Hash(name), name})
 	}
-	t.factTable.write(s, name, Node{zone, t.sixteenth(rank)})
-	if !known {
-		t.moveBorders(s)
+	node.Sixteenth = r.sixteenth(rank)
+	return node
+}
+
+// Remove implements [facts.Arranger].
+func (r *ranking) Remove(name string) {
+	if rank, known := r.find(name); known {
+		r.order = slices.Delete(r.order, rank, rank+1)
 	}
 }
 
-func (t *nodeTable) delete(s *Store, name string) {
-	t.factTable.delete(s, name)
-	rank, known := slices.BinarySearchFunc(t.order, rankedNode{policy.Hash(name), name}, rankedNode.compare)
-	if known {
-		t.order = slices.Delete(t.order, rank, rank+1)
-		t.moveBorders(s)
-	}
-}
-
-func (t *nodeTable) deleteUnwritten(s *Store) {
-	for name := range t.unwritten {
-		t.delete(s, name)
-	}
-	t.unwritten = nil
-}
-
-// moveBorders sets the sixteenths of the nodes beside each border again, after one node has come or gone.
-func (t *nodeTable) moveBorders(s *Store) {
+// Rearrange implements [facts.Arranger]: it sets the sixteenths of the nodes beside each border again.
+func (r *ranking) Rearrange(get func(string) (Node, bool), set func(string, Node)) {
 	for border := 1; border < policy.Buckets; border++ {
-		first := (border*len(t.order) + policy.Buckets - 1) / policy.Buckets // rank behind the border
-		for rank := max(0, first-1); rank <= first && rank < len(t.order); rank++ {
-			name := t.order[rank].name
-			node, _ := t.table.Get(name)
-			if at := t.sixteenth(rank); node.Sixteenth != at {
+		first := (border*len(r.order) + policy.Buckets - 1) / policy.Buckets // rank behind the border
+		for rank := max(0, first-1); rank <= first && rank < len(r.order); rank++ {
+			name := r.order[rank].name
+			node, _ := get(name)
+			if at := r.sixteenth(rank); node.Sixteenth != at {
 				node.Sixteenth = at
-				s.noteFact(t.table.Swap(name, node))
+				set(name, node)
 			}
 		}
 	}

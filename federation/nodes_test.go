@@ -19,12 +19,12 @@ func TestNodeSixteenths(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := NewStore()
 		s.AddCluster("local", Expectation{Local: true})
-		w := s.NewWriter("local")
+		w := s.Nodes.NewWriter("local")
 		before := map[string]Node{}
 		check := func(changes int) {
 			now := map[string]Node{}
 			var names []string
-			for name, node := range s.nodes.table.All() {
+			for name, node := range s.Nodes.All("local") {
 				now[name] = node
 				names = append(names, name)
 			}
@@ -47,23 +47,23 @@ func TestNodeSixteenths(t *testing.T) {
 		)
 		t.Repeat(map[string]func(*rapid.T){
 			"set": func(t *rapid.T) {
-				w.SetNode(name.Draw(t, "name"), rapid.SampledFrom([]string{"a", "b"}).Draw(t, "zone"))
+				w.Set(name.Draw(t, "name"), Node{Zone: rapid.SampledFrom([]string{"a", "b"}).Draw(t, "zone")})
 				check(1)
 			},
 			"set many": func(*rapid.T) {
 				for n := range 40 {
-					w.SetNode(fmt.Sprintf("node-%d", n), "a")
+					w.Set(fmt.Sprintf("node-%d", n), Node{Zone: "a"})
 				}
 				check(40)
 			},
 			"delete": func(t *rapid.T) {
-				w.DeleteNode(name.Draw(t, "name"))
+				w.Delete(name.Draw(t, "name"))
 				check(1)
 			},
 			"write anew": func(t *rapid.T) {
-				w = s.NewWriter("local")
+				w = s.Nodes.NewWriter("local")
 				for _, n := range rapid.SliceOf(name).Draw(t, "written") {
-					w.SetNode(n, "c")
+					w.Set(n, Node{Zone: "c"})
 				}
 				w.MarkSynced()
 				check(61)
@@ -89,15 +89,15 @@ func TestSharesOverNodes(t *testing.T) {
 		for _, weights := range [][]int{{80, 20}, {90, 10}, {99, 1}, {50, 30, 20}} {
 			s := NewStore()
 			s.AddCluster("local", Expectation{Local: true})
-			w := s.NewWriter("local")
+			w := s.Nodes.NewWriter("local")
 			var byName []uint8
 			for n := range 64 {
 				name := naming.of(n)
-				w.SetNode(name, "")
+				w.Set(name, Node{})
 				byName = append(byName, policy.BucketOf(name))
 			}
 			var byRank []uint8
-			for _, node := range s.nodes.table.All() {
+			for _, node := range s.Nodes.All("local") {
 				byRank = append(byRank, node.Sixteenth)
 			}
 
@@ -154,17 +154,17 @@ func BenchmarkSetNode(b *testing.B) {
 		b.Run(fmt.Sprint(nodes), func(b *testing.B) {
 			s := NewStore()
 			s.AddCluster("local", Expectation{Local: true})
-			w := s.NewWriter("local")
+			w := s.Nodes.NewWriter("local")
 			names := make([]string, nodes)
 			for n := range names {
 				names[n] = fmt.Sprintf("node-%d", n)
-				w.SetNode(names[n], "")
+				w.Set(names[n], Node{})
 			}
 			slices.Sort(names)
 			b.ReportAllocs()
 			for n := range b.N {
-				w.DeleteNode(names[n%nodes])
-				w.SetNode(names[n%nodes], "")
+				w.Delete(names[n%nodes])
+				w.Set(names[n%nodes], Node{})
 			}
 		})
 	}

@@ -3,23 +3,17 @@ package federation
 import (
 	"errors"
 	"maps"
-	"net/netip"
 	"slices"
 	"time"
 
-	"github.com/fingerpost/fingerpost/federation/profile"
+	"github.com/fingerpost/fingerpost/federation/facts"
 )
 
-// Published is all that one cluster has published, and what is held of it. The facts are those of the local cluster,
-// and nil for any other. It is immutable.
+// Published is all that one cluster has published, and what is held of it. It is immutable.
 type Published struct {
-	Views     *Views
-	Holds     map[Service]PublishedHold
-	Nodes     map[string]string // their zones
-	Addresses map[netip.Addr]*Address
-	Profiles  map[Service]*profile.Profile
-
-	facts uint64 // changes of facts before it was copied
+	Views *Views
+	Holds map[Service]PublishedHold
+	Facts map[string]facts.Copy // by the names of Tables
 }
 
 // PublishedHold is what a hold is made of.
@@ -39,42 +33,35 @@ func (s *Store) Published(c Cluster, before Published) (p Published, same bool) 
 	}
 
 	p = Published{
-		Views: k.views.Load(),
-		Holds: s.publishedHolds(c),
+		Views: k.views.Load(), Holds: s.publishedHolds(c), Facts: make(map[string]facts.Copy, len(s.all)),
 	}
-	if k.hasFacts {
-		p.facts = s.factChanges.Load()
-	}
-	if p.Views == before.Views && p.facts == before.facts && maps.Equal(p.Holds, before.Holds) {
-		return before, true
+	for _, t := range s.all {
+		p.Facts[t.Name()] = t.Copy(c, before.Facts[t.Name()])
 	}
 
-	if k.hasFacts {
-		p.Nodes = map[string]string{}
-		for name, node := range s.nodes.table.All() {
-			p.Nodes[name] = node.Zone
-		}
-		p.Addresses = maps.Collect(s.addresses.table.All())
-		p.Profiles = maps.Collect(s.profiles.table.All())
+	same = p.Views == before.Views && maps.Equal(p.Holds, before.Holds) &&
+		maps.EqualFunc(p.Facts, before.Facts, facts.Copy.Same)
+	if same {
+		return before, true
 	}
 	return p, false
 }
 
 // Write writes everything in p, and replaces all holds by those in p. MarkSynced then removes what p does not have.
+// The terms of facts end by that at once.
 func (k *ClusterWriter) Write(p Published) {
 	k.restoreHolds(p.Holds)
 	for svc, v := range p.Views.All() {
 		k.Set(svc, v)
 	}
-	for name, zone := range p.Nodes {
-		k.SetNode(name, zone)
-	}
 
-	for ip, a := range p.Addresses {
-		k.SetAddress(ip, a)
+	isFenced := true
+	k.do(func(*cluster) { isFenced = false })
+	if isFenced {
+		return
 	}
-	for name, of := range p.Profiles {
-		k.SetProfile(name, of)
+	for _, t := range k.store.all {
+		t.Restore(k.name, p.Facts[t.Name()].All)
 	}
 }
 

@@ -3,14 +3,12 @@ package federation
 import (
 	"iter"
 	"maps"
-	"net/netip"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/fingerpost/fingerpost/federation/policy"
-	"github.com/fingerpost/fingerpost/federation/profile"
 	"github.com/fingerpost/fingerpost/federation/watch"
 )
 
@@ -22,11 +20,7 @@ import (
 // draft, which is published when the operation is done. Those who wait are woken after that, without
 // the lock: it takes as long as there are many of them.
 type Store struct {
-	nodes     nodeTable
-	addresses factTable[netip.Addr, *Address]
-	profiles  factTable[Service, *profile.Profile]
-
-	factChanges atomic.Uint64 // in all three
+	Facts
 
 	clusters atomic.Pointer[map[Cluster]*cluster] // replaced, never written to, under mu
 
@@ -36,7 +30,7 @@ type Store struct {
 	heads      map[Ref]*head                 // what is watched
 	uses       map[Cluster]map[Service][]use // what is watched, by the members of its Snapshots
 	drafts     []*head                       // those with a draft
-	superseded []watch.Superseded            // whose waiters are to be woken
+	superseded []watch.Superseded            // whose waiters are to be woken, besides those of drafts
 	holds      int                           // of all clusters that readers have something of; see held.go
 
 	kept atomic.Int64 // holds of all clusters; stored under mu
@@ -48,7 +42,7 @@ type cluster struct {
 	views atomic.Pointer[Views]
 	state atomic.Value // ClusterState
 
-	hasFacts bool // it is the local cluster; it never changes
+	isLocal bool // it never changes
 
 	expectation Expectation
 	synced      bool            // it was synced once
@@ -79,12 +73,12 @@ type use struct {
 type Expectation struct {
 	TrustDomain string    // of the identities of its workloads
 	Since       time.Time // when the cluster was added first
-	Local       bool      // it is the one that we run in, which alone has facts; it never changes
+	Local       bool      // it is the one that we run in; it never changes
 }
 
 // NewStore returns an empty Store.
 func NewStore() *Store {
-	s := &Store{heads: map[Ref]*head{}, uses: map[Cluster]map[Service][]use{}}
+	s := &Store{Facts: newFacts(), heads: map[Ref]*head{}, uses: map[Cluster]map[Service][]use{}}
 	s.clusters.Store(&map[Cluster]*cluster{})
 	return s
 }
@@ -114,14 +108,18 @@ func (s *Store) AddCluster(c Cluster, e Expectation) {
 	k := s.cluster(c)
 	switch {
 	case k == nil:
-		k = &cluster{expectation: e, hasFacts: e.Local && !s.hasLocal()}
+		k = &cluster{expectation: e, isLocal: e.Local && !s.hasLocal()}
 		k.state.Store(Connecting)
 		s.link(c, k)
+		for _, t := range s.all {
+			t.Link(c)
+		}
 	case k.expectation.TrustDomain == e.TrustDomain:
 		return
 	default:
 		k.expectation.TrustDomain = e.TrustDomain
 	}
+
 	s.refresh(c)
 }
 
@@ -215,9 +213,8 @@ func (s *Store) RemoveCluster(c Cluster) {
 	}
 
 	k.writer = nil
-	if k.hasFacts {
-		s.expectFacts()
-		s.deleteUnwrittenFacts()
+	for _, t := range s.all {
+		s.superseded = append(s.superseded, t.Unlink(c)...)
 	}
 	for svc := range k.views.Load().All() {
 		s.recompose(Ref{c, svc})
@@ -225,10 +222,10 @@ func (s *Store) RemoveCluster(c Cluster) {
 	s.refresh(c)
 }
 
-// hasLocal reports whether a cluster has the facts: there is one local cluster at a time.
+// hasLocal reports whether there is a local cluster: there is one at a time.
 func (s *Store) hasLocal() bool {
 	for _, k := range *s.clusters.Load() {
-		if k.hasFacts {
+		if k.isLocal {
 			return true
 		}
 	}
@@ -280,9 +277,6 @@ func (s *Store) NewWriter(c Cluster) *ClusterWriter {
 	k := &ClusterWriter{store: s, name: c, cluster: s.cluster(c), written: map[Service]bool{}}
 	if k.cluster != nil {
 		k.cluster.writer = k
-		if k.cluster.hasFacts {
-			s.expectFacts()
-		}
 	}
 	return k
 }
@@ -325,7 +319,7 @@ func (k *ClusterWriter) Delete(svc Service) {
 // changeOf returns how much more a cluster has written by one View, nil for none, instead of another. Of the local one
 // that is not counted.
 func (k *ClusterWriter) changeOf(old, next *View) Size {
-	if k.cluster == nil || k.cluster.hasFacts || old == next {
+	if k.cluster == nil || k.cluster.isLocal || old == next {
 		return Size{}
 	}
 	return next.change(old)
@@ -351,9 +345,6 @@ func (k *ClusterWriter) MarkSynced() {
 		}
 
 		k.restoring = false
-		if c.hasFacts {
-			k.store.deleteUnwrittenFacts()
-		}
 		k.written = nil
 		if first {
 			c.state.CompareAndSwap(Connecting, Live)

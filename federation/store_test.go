@@ -8,6 +8,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/fingerpost/fingerpost/federation/policy"
+	"github.com/fingerpost/fingerpost/federation/watch"
 )
 
 // fleet returns a Store of a local cluster and so many linked ones, each with so many Services of one
@@ -256,56 +257,18 @@ func TestWakeWithoutTheLock(t *testing.T) {
 	store := NewStore()
 	store.AddCluster("local", Expectation{Local: true})
 	k := store.NewWriter("local")
-	watch, node := store.Watch(Ref{"local", plain}), store.Nodes().Watch("n")
-	_, service := watch.Load()
-	_, _, zone := node.Load()
-	woken := func() (n int) {
-		for _, c := range []<-chan struct{}{service, zone} {
-			select {
-			case <-c:
-				n++
-			default:
-			}
-		}
-		return n
-	}
+	service := store.Watch(Ref{"local", plain})
+	_, woken := service.Load()
 	store.mu.Lock()
 	k.replace(plain, oneEndpoint(1, 1), Size{}, heldLater{})
-	store.nodes.write(store, "n", "z")
-	if n := woken(); n != 0 {
-		t.Errorf("%d readers are woken under the lock", n)
+	if watch.IsClosed(woken) {
+		t.Error("a reader is woken under the lock")
 	}
 	store.unlock()
-	if n := woken(); n != 2 {
-		t.Errorf("%d readers are woken, want 2", n)
+	if !watch.IsClosed(woken) {
+		t.Error("a reader is not woken")
 	}
-	node.Close()
-	watch.Close()
-}
-
-// Facts are the local cluster's only: what another one writes of them changes nothing, and neither does
-// its removal.
-func TestFactsAreLocal(t *testing.T) {
-	store := NewStore()
-	store.AddCluster("local", Expectation{Local: true})
-	store.AddCluster("east", Expectation{})
-	store.AddCluster("impostor", Expectation{Local: true})
-	home := store.NewWriter("local")
-	home.SetNode("n", "z")
-	home.MarkSynced()
-	for _, c := range []Cluster{"east", "impostor"} {
-		k := store.NewWriter(c)
-		k.SetNode("n", "elsewhere")
-		k.SetAddress(addr("10.0.0.1"), &Address{})
-		k.SetProfile(plain, nil)
-		k.DeleteNode("n")
-		k.MarkSynced()
-		store.RemoveCluster(c)
-	}
-	if node, _ := store.Nodes().Get("n"); node.Zone != "z" ||
-		store.addresses.table.Len()+store.profiles.table.Len() != 0 {
-		t.Errorf("node n is in zone %q, and there are %d addresses", node.Zone, store.addresses.table.Len())
-	}
+	service.Close()
 }
 
 // indexed fails if the index of what is watched is not what a scan of all that is watched finds.

@@ -8,11 +8,12 @@ import (
 	"strings"
 	"unique"
 
+	"github.com/fingerpost/fingerpost/federation/facts"
 	"github.com/fingerpost/fingerpost/federation/policy"
 )
 
 // Cluster is the name of a cluster, the same all over the fleet.
-type Cluster string
+type Cluster = facts.Cluster
 
 // Service names a Service within a cluster.
 type Service struct{ Namespace, Name string }

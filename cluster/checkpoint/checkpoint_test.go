@@ -2,6 +2,7 @@ package checkpoint
 
 import (
 	"bytes"
+	"encoding/base64"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -21,6 +22,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/fingerpost/fingerpost/federation"
+	"github.com/fingerpost/fingerpost/federation/facts"
 	"github.com/fingerpost/fingerpost/federation/profile"
 )
 
@@ -66,10 +68,11 @@ func drawPublished(t *rapid.T) federation.Published {
 		}
 		return netip.AddrFrom4([4]byte{10, 0, 0, rapid.Byte().Draw(t, "address")})
 	}
-	p := federation.Published{
-		Nodes: map[string]string{}, Addresses: map[netip.Addr]*federation.Address{},
-		Profiles: map[federation.Service]*profile.Profile{}, Holds: map[federation.Service]federation.PublishedHold{},
-	}
+	p := federation.Published{Holds: map[federation.Service]federation.PublishedHold{}}
+	nodes, addresses := map[string]federation.Node{}, map[netip.Addr]*federation.Address{}
+	profiles := map[federation.Service]*profile.Profile{}
+	externals := map[federation.Service]federation.External{}
+	servers := map[federation.Service]federation.OpaqueServer{}
 	for i := range rapid.IntRange(0, 4).Draw(t, "Services") {
 		v := &federation.View{
 			LocalOnly: rapid.Bool().Draw(t, "local"), Malformed: word.Draw(t, "malformed"),
@@ -123,7 +126,7 @@ func drawPublished(t *rapid.T) federation.Published {
 		if len(p.Holds) == 0 || rapid.Bool().Draw(t, "written") {
 			p.Views = p.Views.With(svc, v)
 		}
-		p.Profiles[federation.Service{Name: fmt.Sprint(i)}] = &profile.Profile{
+		profiles[federation.Service{Name: fmt.Sprint(i)}] = &profile.Profile{
 			Routes: []profile.Route{{
 				Name: word.Draw(t, "route"), Timeout: time.Second,
 				Condition: &profile.Request{All: []*profile.Request{{Path: "/"}}, Any: []*profile.Request{}},
@@ -131,14 +134,30 @@ func drawPublished(t *rapid.T) federation.Published {
 			}},
 			RetryBudget: &profile.RetryBudget{Ratio: 0.25, TTL: time.Minute},
 		}
-		p.Nodes[fmt.Sprint(i)] = word.Draw(t, "zone")
+		nodes[fmt.Sprint(i)] = federation.Node{Zone: word.Draw(t, "zone")}
+		servers[svc] = federation.OpaqueServer{
+			Pods: federation.Selector{Text: word.Draw(t, "selector"), Given: rapid.Bool().Draw(t, "selects")},
+			Port: rapid.Uint16().Draw(t, "port"), PortName: word.Draw(t, "port name"),
+		}
+		if w := pick(); w != nil {
+			externals[svc] = federation.External{Workload: w, Node: federation.NameOf(word.Draw(t, "node"))}
+		}
 		a := &federation.Address{
 			Services: []federation.Service{{Namespace: "a", Name: "b"}}, Residents: []federation.Resident{},
 		}
 		if w := pick(); w != nil {
 			a.Residents = append(a.Residents, federation.Resident{Workload: w, Port: 80, Running: true})
 		}
-		p.Addresses[addr()] = a
+		addresses[addr()] = a
+	}
+
+	p.Facts = map[string]facts.Copy{}
+	if len(nodes) > 0 {
+		p.Facts["nodes"], p.Facts["addresses"] = facts.Copy{All: nodes}, facts.Copy{All: addresses}
+		p.Facts["profiles"], p.Facts["servers"] = facts.Copy{All: profiles}, facts.Copy{All: servers}
+	}
+	if len(externals) > 0 {
+		p.Facts["externals"] = facts.Copy{All: externals}
 	}
 	return p
 }
@@ -179,11 +198,47 @@ func TestRoundTrip(t *testing.T) {
 				t.Fatalf("%v is\n%+v\nand was\n%+v", svc, view, want)
 			}
 		}
-		if !reflect.DeepEqual(got.Addresses, p.Addresses) || !reflect.DeepEqual(got.Nodes, p.Nodes) ||
-			!reflect.DeepEqual(got.Profiles, p.Profiles) || !reflect.DeepEqual(got.Holds, p.Holds) {
+		if !reflect.DeepEqual(got.Facts, p.Facts) || !reflect.DeepEqual(got.Holds, p.Holds) {
 			t.Fatalf("facts are\n%+v\nand were\n%+v", got, p)
 		}
 	})
+}
+
+// former is a file that was written before facts had Tables: those of the local cluster stood in it as now.
+const former = `oQB3ZmluZ2VycG9zdCBjaGVja3BvaW50IDOhAaVnQ2x1c3RlcmVsb2NhbGVMb2NhbPVrVHJ1c3REb21haW5gbUNsdXN0ZXJEb21haW5gaFJl` +
+	`bGVhc2VkYKECq25TZXJ2aWNlQWNjb3VudGdkZWZhdWx0bENvbnRyb2xQbGFuZWBkSGFzaGBmT3BhcXVlQGxTZXJ2ZXJPcGFxdWVAZFNraXBAa0lu` +
+	`Ym91bmRQb3J0AGlBZG1pblBvcnQAa0NvbnRyb2xQb3J0AGhJZGVudGl0eWBqU2VydmVyTmFtZWChA4YAZHNob3Bld2ViLTFqZGVwbG95bWVudGN3` +
+	`ZWIAoQSDomlOYW1lc3BhY2Vkc2hvcGROYW1lY3dlYqtsRXh0ZXJuYWxOYW1l9GlMb2NhbE9ubHn0aU1hbGZvcm1lZGBnTWlzcmVhZGBqVW5leHBv` +
+	`cnRlZPRlUG9ydHP2Zk9wYXF1ZUBrQ29tcG9zaXRpb272ZlNsaWNlc/ZuVGhyb3VnaEdhdGV3YXlgZlBvbGljefaBg2Fh9oGLRAoAAAH19PT0YGBg` +
+	`9gH2oQWCYW5heqEGg0QKAAABgaJpTmFtZXNwYWNlZHNob3BkTmFtZWN3ZWKBgwEA9aEHgqJpTmFtZXNwYWNlZHNob3BkTmFtZWN3ZWKjZlJvdXRl` +
+	`c/ZrUmV0cnlCdWRnZXSjZVJhdGlv+j6AAABzTWluUmV0cmllc1BlclNlY29uZABjVFRMGwAAAA34R1gAaU92ZXJyaWRlc/bf5r8D`
+
+// What a former version has written is read, with its facts, and is written again as it was.
+func TestFormerFile(t *testing.T) {
+	b, err := base64.StdEncoding.DecodeString(former)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := decode(b)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	store, svc := federation.NewStore(), federation.Service{Namespace: "shop", Name: "web"}
+	store.AddCluster("local", federation.Expectation{Local: true})
+	store.NewWriter("local").Write(c.Published)
+	node, _ := store.Nodes.Get("local", "n")
+	address, _ := store.Addresses.Get("local", netip.MustParseAddr("10.0.0.1"))
+	of, _ := store.Profiles.Get("local", svc)
+	if node.Zone != "z" || of == nil || of.RetryBudget.TTL != time.Minute {
+		t.Errorf("node %v, profile %+v", node, of)
+	}
+	if address == nil || address.Residents[0].Name != "web-1" || address.Services[0] != svc {
+		t.Errorf("address %+v", address)
+	}
+	if again := encoded(t, c); !bytes.Equal(again, b) {
+		t.Errorf("it is written again as %s", base64.StdEncoding.EncodeToString(again))
+	}
 }
 
 // A file of which any part is missing or changed is an error.

@@ -3,8 +3,8 @@
 //
 // A file holds one cluster: a sequence of CBOR items, and the CRC-32C of all of them, big-endian. The first item is
 // the Header. Workloads and what Pods of one template share stand once, before what refers to them by their number.
-// So both directions handle one Service at a time. Services stand in the sequence of their names, so that what a linked
-// cluster has published has one encoding. The time as of which the content holds is that of the file's last
+// So both directions handle one Service at a time. Services and facts stand in the sequence of their names, so that
+// what a cluster has published has one encoding. The time as of which the content holds is that of the file's last
 // modification: where nothing changes, a file is not written again.
 //
 // What is read is checked as far as readers of Views depend on it: order, distinctness and references. A file that is
@@ -14,7 +14,6 @@ package checkpoint
 import (
 	"bufio"
 	"bytes"
-	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -30,7 +29,7 @@ import (
 	"github.com/fxamacker/cbor/v2"
 
 	"github.com/fingerpost/fingerpost/federation"
-	"github.com/fingerpost/fingerpost/federation/profile"
+	"github.com/fingerpost/fingerpost/federation/facts"
 )
 
 const format = "fingerpost checkpoint 3"
@@ -53,16 +52,14 @@ type Checkpoint struct {
 	AsOf      time.Time // not a part of the encoding
 }
 
-// record is one item of a file: exactly one field is set.
+// record is one item of a file: exactly one field is set. There are others, with other numbers: facts (facts.go), and
+// what newer versions may write, which is left out.
 type record struct {
 	Format   string               `cbor:"0,keyasint,omitempty"`
 	Header   *Header              `cbor:"1,keyasint,omitempty"`
 	Template *federation.Template `cbor:"2,keyasint,omitempty"`
 	Workload *workload            `cbor:"3,keyasint,omitempty"`
 	Service  *service             `cbor:"4,keyasint,omitempty"`
-	Node     *node                `cbor:"5,keyasint,omitempty"`
-	Address  *address             `cbor:"6,keyasint,omitempty"`
-	Profile  *namedProfile        `cbor:"7,keyasint,omitempty"`
 	Held     *held                `cbor:"8,keyasint,omitempty"`
 }
 
@@ -103,27 +100,6 @@ type (
 		Workload       int // number of the Workload record, from 1; 0: none
 		Mirror         *federation.Mirror
 	}
-	node struct {
-		_          struct{} `cbor:",toarray"`
-		Name, Zone string
-	}
-	address struct {
-		_         struct{} `cbor:",toarray"`
-		Addr      netip.Addr
-		Services  []federation.Service
-		Residents []resident
-	}
-	resident struct {
-		_        struct{} `cbor:",toarray"`
-		Workload int      // number of the Workload record, from 1
-		Port     uint16
-		Running  bool
-	}
-	namedProfile struct {
-		_       struct{} `cbor:",toarray"`
-		Name    federation.Service
-		Profile profile.Profile
-	}
 )
 
 func encode(to io.Writer, c Checkpoint) error {
@@ -152,15 +128,8 @@ func encode(to io.Writer, c Checkpoint) error {
 		e.write(record{Held: out})
 	}
 
-	for name, zone := range c.Published.Nodes {
-		e.write(record{Node: &node{Name: name, Zone: zone}})
-	}
-	for ip, a := range c.Published.Addresses {
-		e.write(record{Address: e.newAddress(ip, a)})
-	}
-
-	for name, of := range c.Published.Profiles {
-		e.write(record{Profile: &namedProfile{Name: name, Profile: *of}})
+	for _, of := range codecs {
+		of.encode(&e, c.Published.Facts[of.table].All)
 	}
 	if e.err != nil {
 		return e.err
@@ -173,9 +142,7 @@ func sortedServices[V any](all iter.Seq2[federation.Service, V]) (sorted []feder
 	for svc := range all {
 		sorted = append(sorted, svc)
 	}
-	slices.SortFunc(sorted, func(a, b federation.Service) int {
-		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
-	})
+	slices.SortFunc(sorted, compareServices)
 	return sorted
 }
 
@@ -187,7 +154,8 @@ type encoder struct {
 	workloads map[*federation.Workload]int
 }
 
-func (e *encoder) write(r record) {
+// write writes a record, or a map of one number to what has it.
+func (e *encoder) write(r any) {
 	if e.err == nil {
 		e.err = e.cbor.Encode(r)
 	}
@@ -210,14 +178,6 @@ func (e *encoder) newService(svc federation.Service, v *federation.View) *servic
 		out.Slices[i] = slice{Name: s.Name, Ports: s.Ports, Endpoints: all}
 	}
 
-	return out
-}
-
-func (e *encoder) newAddress(ip netip.Addr, a *federation.Address) *address {
-	out := &address{Addr: ip, Services: a.Services, Residents: make([]resident, len(a.Residents))}
-	for i, r := range a.Residents {
-		out.Residents[i] = resident{Workload: e.numberOf(r.Workload), Port: r.Port, Running: r.Running}
-	}
 	return out
 }
 
@@ -280,16 +240,15 @@ func decode(b []byte) (Checkpoint, error) {
 func decodeContent(content io.Reader) (Checkpoint, error) {
 	d := decoder{out: federation.Published{
 		Holds: map[federation.Service]federation.PublishedHold{},
-		Nodes: map[string]string{}, Addresses: map[netip.Addr]*federation.Address{},
-		Profiles: map[federation.Service]*profile.Profile{},
+		Facts: map[string]facts.Copy{},
 	}}
 
 	in := decMode.NewDecoder(content)
 	h, err := decodeHeader(in)
+	var item cbor.RawMessage // one buffer for all
 	for n := 2; err == nil; n++ {
-		var r record
-		if err = in.Decode(&r); err == nil {
-			err = d.add(r)
+		if err = in.Decode(&item); err == nil {
+			err = d.addItem(item)
 		}
 		if err != nil && err != io.EOF { //nolint:errorlint // the Decoder returns io.EOF itself at the end
 			return Checkpoint{}, fmt.Errorf("record %d: %w", n, err)
@@ -330,6 +289,21 @@ type decoder struct {
 
 var errInvalid = errors.New("it is invalid")
 
+// addItem adds an item: a fact, or a record.
+func (d *decoder) addItem(item cbor.RawMessage) error {
+	for _, of := range codecs {
+		if content, is := of.contentOf(item); is {
+			return of.decode(d, content)
+		}
+	}
+
+	var r record
+	if err := decMode.Unmarshal(item, &r); err != nil {
+		return err
+	}
+	return d.add(r)
+}
+
 func (d *decoder) add(r record) error {
 	switch {
 	case r.Template != nil:
@@ -348,12 +322,6 @@ func (d *decoder) add(r record) error {
 		d.out.Views = d.out.Views.With(r.Service.Service, v)
 	case r.Held != nil:
 		return d.addHeld(r.Held)
-	case r.Node != nil:
-		d.out.Nodes[r.Node.Name] = unique.Make(r.Node.Zone).Value() // which many share
-	case r.Address != nil:
-		return d.addAddress(r.Address)
-	case r.Profile != nil:
-		d.out.Profiles[r.Profile.Name] = &r.Profile.Profile
 	}
 	return nil
 }
@@ -429,23 +397,6 @@ func (e *endpoint) plain() bool {
 		m = *e.Mirror
 	}
 	return plain(e.Hostname, e.Node, e.Zone, m.Cluster, m.Identity, m.Name) && plain(e.Hints...)
-}
-
-func (d *decoder) addAddress(a *address) error {
-	out := &federation.Address{Services: a.Services, Residents: make([]federation.Resident, len(a.Residents))}
-	for i, r := range a.Residents {
-		w, err := d.workloadAt(r.Workload)
-		if err != nil || w == nil {
-			return errInvalid
-		}
-		out.Residents[i] = federation.Resident{Workload: w, Port: r.Port, Running: r.Running}
-	}
-
-	if !a.Addr.IsValid() {
-		return errInvalid
-	}
-	d.out.Addresses[a.Addr] = out
-	return nil
 }
 
 func (d *decoder) workloadAt(n int) (*federation.Workload, error) {

@@ -279,7 +279,7 @@ func (r *Reconciler) workloadsAt(ip netip.Addr, changed *workloadState) []*workl
 		all = append(all, changed)
 	}
 
-	if a := r.writer.Address(ip); a != nil {
+	if a, found := r.facts.addresses.Get(ip); found {
 		for _, o := range a.Residents {
 			ref := refOf(o.Workload)
 			if w := r.workloads[ref.kind].Get(ref.key); w != nil {
@@ -300,7 +300,7 @@ func (r *Reconciler) publishIP(ip netip.Addr, changed *workloadState) {
 	services, workloads := r.servicesByIP[ip], r.workloadsAt(ip, changed)
 	delete(r.replaced, ip)
 	if len(services) == 0 && len(workloads) == 0 {
-		r.writer.DeleteAddress(ip)
+		r.facts.addresses.Delete(ip)
 		return
 	}
 
@@ -336,7 +336,7 @@ func (r *Reconciler) publishIP(ip netip.Addr, changed *workloadState) {
 		}
 	}
 
-	r.writer.SetAddress(ip, a)
+	r.facts.addresses.Set(ip, a)
 }
 
 // appendResidents appends what a workload is on an IP: its owner, or the owner of some ports.

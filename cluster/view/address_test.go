@@ -133,10 +133,10 @@ func TestBoundElsewhere(t *testing.T) {
 		w := newWorld(r)
 		w.put("Pod", pod("thief", bound))
 		tc.put(w)
-		r.Begin(store.NewWriter("c"))
+		r.Begin(store.NewWriter("c"), &store.Facts)
 		r.queue.ShutDown()
 		got := ""
-		if a, known := store.Addresses().Get(netip.MustParseAddr(ip)); known {
+		if a, known := store.Addresses.Get("c", netip.MustParseAddr(ip)); known {
 			for _, who := range a.Residents {
 				got += fmt.Sprintf("%s:%d", who.Name, who.Port)
 			}

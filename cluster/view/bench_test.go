@@ -157,7 +157,7 @@ func begun(tb testing.TB, store *federation.Store, options Options, cluster, n, 
 			update(tb, w.kinds["EndpointSlice"], someSlice(cluster, s, from, min(100, endpoints-from), nil))
 		}
 	}
-	r.Begin(store.NewWriter(name))
+	r.Begin(store.NewWriter(name), &store.Facts)
 	return r, w
 }
 

@@ -41,7 +41,7 @@ func viewed(tb testing.TB, options Options, objects ...metav1.Object) (v *federa
 		}
 		w.put(kind, o)
 	}
-	r.Begin(store.NewWriter("c"))
+	r.Begin(store.NewWriter("c"), &store.Facts)
 	r.queue.ShutDown()
 	watch := store.Watch(federation.Ref{Cluster: "c", Service: federation.Service{Namespace: "ns", Name: "web"}})
 	defer watch.Close()

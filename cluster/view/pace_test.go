@@ -45,7 +45,7 @@ func published(t *testing.T, start []func(*world), steps []step) (all []publicat
 		for _, do := range start {
 			do(w)
 		}
-		r.Begin(store.NewWriter("c"))
+		r.Begin(store.NewWriter("c"), &store.Facts)
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan struct{}, 2)
 		go func() { r.Run(ctx); done <- struct{}{} }()

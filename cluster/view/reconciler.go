@@ -70,7 +70,7 @@ const (
 //   - What is published when the queue is empty follows from the records alone, whichever events brought
 //     them (TestReconcilerFollows). So there is no code for events, for their order across kinds, or for a
 //     second listing: each is a set of keys. Where an optional kind could not be listed, it also follows
-//     from what was published before (see unlisted.go).
+//     from what was published before (see terms.go).
 //   - An endpoint that names a workload is published only while the workload is known: never with a guessed
 //     identity.
 //   - A View that equals the published one is not published again, and a slice that did not change keeps
@@ -102,7 +102,7 @@ type Reconciler struct {
 	replicaSets *api.Store[owner]
 	jobs        *api.Store[owner]
 	servers     *api.Store[*serverRecord]
-	nodes       *api.Store[string]           // the zone; of the local cluster only, like profiles
+	nodes       *api.Store[federation.Node]  // without the sixteenth; of the local cluster only, like profiles
 	profiles    *api.Store[*profile.Profile] // nil for one that cannot be read
 	kinds       []Kind                       // with these stores; each may depend on those behind it
 
@@ -112,6 +112,8 @@ type Reconciler struct {
 
 	// Owned by Begin, and then by Run.
 	writer         Writer
+	facts          factWriters
+	unlisted       map[objectKind]bool                            // kinds that are not listed yet, see terms.go
 	appliedServers api.ByNamespace[*serverRecord]                 // with which workloads were resolved
 	workloads      map[objectKind]api.ByNamespace[*workloadState] // Pods and ExternalWorkloads
 	translated     api.ByNamespace[*translatedSlice]              // by EndpointSlice
@@ -121,8 +123,6 @@ type Reconciler struct {
 	serviceIPs     map[key][]netip.Addr                           // by Service
 	servicesByIP   map[netip.Addr][]key                           // the reverse, sorted
 	replaced       map[netip.Addr][]*workloadState                // at an IP where others are published
-	kept           map[objectKind][]objectRef                     // that follow from unlisted kinds
-	keptOpaque     map[objectRef]federation.Ports                 // by unlisted Servers, at workloads
 }
 
 // workloadState is a workload that is known, or named by a slice, or both.
@@ -181,17 +181,6 @@ type Writer interface {
 	Set(svc federation.Service, v *federation.View) *federation.View
 	Delete(svc federation.Service)
 	MarkSynced()
-
-	SetNode(name, zone string)
-	KeepNodes() []string
-	DeleteNode(name string)
-	Address(ip netip.Addr) *federation.Address
-	SetAddress(ip netip.Addr, a *federation.Address)
-	DeleteAddress(ip netip.Addr)
-	SetProfile(name federation.Service, p *profile.Profile)
-	KeepProfile(name federation.Service)
-	KeepProfiles() []federation.Service
-	DeleteProfile(name federation.Service)
 }
 
 // Options are what there is to read in a cluster.
@@ -221,23 +210,22 @@ func NewReconciler(log logr.Logger, cluster federation.Cluster, options Options)
 		translated:     api.ByNamespace[*translatedSlice]{},
 		slicesOf:       api.ByNamespace[[]*translatedSlice]{},
 		awaited:        map[objectRef]map[key]bool{},
-		kept:           map[objectKind][]objectRef{},
-		keptOpaque:     map[objectRef]federation.Ports{},
+		unlisted:       map[objectKind]bool{},
 	}
 
 	r.addKinds()
 	return r
 }
 
-// Begin publishes everything that the stores hold and marks the cluster as synced. What was published and
-// follows from kinds that could not be listed, although there may be objects, stays until Listed. It is
-// called once; Run must follow.
-func (r *Reconciler) Begin(writer Writer, unlisted ...Kind) {
+// Begin publishes everything that the stores hold, Views by a Writer and facts in their Tables, and marks the cluster
+// as synced. What was published and follows from kinds that could not be listed, although there may be objects, stays
+// until Listed. It is called once; Run must follow.
+func (r *Reconciler) Begin(writer Writer, facts *federation.Facts, unlisted ...Kind) {
 	name := QueueName(string(r.cluster))
 	r.queue = workqueue.NewTypedDelayingQueueWithConfig(workqueue.TypedDelayingQueueConfig[objectRef]{Name: name})
 	r.writer = writer
 	r.enqueues.Store(true)
-	r.keepPublished(unlisted)
+	r.beginTerms(facts, unlisted)
 
 	for _, kind := range slices.Backward(r.kinds) { // each may depend on those behind it
 		for _, k := range kind.keys() {
@@ -251,6 +239,7 @@ func (r *Reconciler) Begin(writer Writer, unlisted ...Kind) {
 
 	r.windows = map[key]*window{}
 	writer.MarkSynced()
+	r.endTerms()
 }
 
 // Run reconciles what changes after Begin, until ctx ends.
@@ -317,22 +306,25 @@ func (r *Reconciler) publishChanged() {
 }
 
 func (r *Reconciler) reconcileNode(k key) {
-	if zone, found := r.nodes.Get(k); found {
-		r.writer.SetNode(k.Name, zone)
+	if node, found := r.nodes.Get(k); found {
+		r.facts.nodes.Set(k.Name, node)
 	} else {
-		r.writer.DeleteNode(k.Name)
+		r.facts.nodes.Delete(k.Name)
 	}
 }
 
+// reconcileProfile publishes a ServiceProfile. One that cannot be read is the one that it was before, if any.
 func (r *Reconciler) reconcileProfile(k key) {
 	name := federation.Service(k)
-	switch p, found := r.profiles.Get(k); {
-	case !found:
-		r.writer.DeleteProfile(name)
-	case p == nil:
-		r.writer.KeepProfile(name)
-	default:
-		r.writer.SetProfile(name, p)
+	p, found := r.profiles.Get(k)
+	if found && p == nil {
+		p, found = r.facts.published.Profiles.Get(r.cluster, name)
+	}
+
+	if found {
+		r.facts.profiles.Set(name, p)
+	} else {
+		r.facts.profiles.Delete(name)
 	}
 }
 
@@ -351,8 +343,10 @@ func (r *Reconciler) reconcileServer(k key) {
 	now, found := r.servers.Get(k)
 	if found {
 		r.appliedServers.Put(k, now)
+		r.facts.servers.Set(federation.Service(k), now.fact())
 	} else {
 		r.appliedServers.Remove(k)
+		r.facts.servers.Delete(federation.Service(k))
 	}
 
 	affected := map[*translatedSlice]bool{}
@@ -422,17 +416,33 @@ func (r *Reconciler) updateWorkload(ref objectRef) []*translatedSlice {
 			return nil
 		}
 		w.workload, w.node = nil, federation.Name{}
+		r.publishExternal(ref, w)
 		r.publishWorkloadIPs(ref, w)
 		r.forgetUnused(ref, w)
 		return w.slices.list()
 	}
 
 	next := r.resolveWorkload(ref, &record)
-	if w.workload != nil && *w.workload == next && w.node == record.node {
+	same := w.workload != nil && *w.workload == next && w.node == record.node
+	if !same {
+		w.workload, w.node = &next, record.node
+	}
+	r.publishExternal(ref, w)
+	if same {
 		return nil
 	}
-	w.workload, w.node = &next, record.node
 	return w.slices.list()
+}
+
+// publishExternal publishes what a workload is, if it is an ExternalWorkload.
+func (r *Reconciler) publishExternal(ref objectRef, w *workloadState) {
+	switch name := federation.Service(ref.key); {
+	case ref.kind != kindExternal:
+	case w.workload == nil:
+		r.facts.externals.Delete(name)
+	default:
+		r.facts.externals.Set(name, federation.External{Workload: w.workload, Node: w.node})
+	}
 }
 
 // resolveWorkload returns what clients of an address learn about its workload: the record, with its owner
@@ -464,9 +474,6 @@ func (r *Reconciler) resolveWorkload(ref objectRef, record *podRecord) federatio
 // opaqueByServers returns the ports that Servers make opaque at a workload of a class. Equal sets are
 // equal.
 func (r *Reconciler) opaqueByServers(ref objectRef, class *podClass) federation.Ports {
-	if kept, found := r.keptOpaque[ref]; found {
-		return kept
-	}
 	var ports []federation.PortRange
 	for _, s := range r.appliedServers[ref.Namespace] {
 		if s.appliesTo(ref.kind, ref.Name, class) {

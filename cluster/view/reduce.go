@@ -81,6 +81,7 @@ func reduceOwner(m *metav1.PartialObjectMetadata, _ *omissions) (owner, bool) {
 	return newOwner(m.OwnerReferences, &omissions{}), true
 }
 
-func reduceNode(m *metav1.PartialObjectMetadata, out *omissions) (zone string, ok bool) {
-	return out.label("label "+corev1.LabelTopologyZone, m.Labels[corev1.LabelTopologyZone]), true
+func reduceNode(m *metav1.PartialObjectMetadata, out *omissions) (node federation.Node, ok bool) {
+	node.Zone = out.label("label "+corev1.LabelTopologyZone, m.Labels[corev1.LabelTopologyZone])
+	return node, true
 }

@@ -56,6 +56,49 @@ func newServerRecord(u *unstructured.Unstructured, out *omissions) (*serverRecor
 	return &serverRecord{pods, externals, spec.Port}, nil
 }
 
+// fact returns what is published of a Server.
+func (s *serverRecord) fact() federation.OpaqueServer {
+	f := federation.OpaqueServer{Pods: selectorFact(s.pods), Externals: selectorFact(s.externals)}
+	if s.port.Type == intstr.String {
+		f.PortName = s.port.StrVal
+	} else {
+		f.Port, _ = portNumber(s.port.IntVal)
+	}
+	return f
+}
+
+func selectorFact(s labels.Selector) federation.Selector {
+	if _, selectable := s.Requirements(); !selectable {
+		return federation.Selector{}
+	}
+	return federation.Selector{Text: s.String(), Given: true}
+}
+
+// publishedServer is the reverse of fact.
+func publishedServer(f federation.OpaqueServer) (*serverRecord, error) {
+	pods, err := publishedSelector(f.Pods)
+	if err != nil {
+		return nil, err
+	}
+	externals, err := publishedSelector(f.Externals)
+	if err != nil {
+		return nil, err
+	}
+
+	port := intstr.FromInt32(int32(f.Port))
+	if f.PortName != "" {
+		port = intstr.FromString(f.PortName)
+	}
+	return &serverRecord{pods, externals, port}, nil
+}
+
+func publishedSelector(f federation.Selector) (labels.Selector, error) {
+	if !f.Given {
+		return labels.Nothing(), nil
+	}
+	return labels.Parse(f.Text)
+}
+
 // boundedSelector returns the selector for s; nil selects nothing. A selector with too many requirements is
 // an error, because each is applied to each workload of a namespace.
 func boundedSelector(s *metav1.LabelSelector) (labels.Selector, error) {

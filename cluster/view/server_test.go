@@ -185,7 +185,7 @@ func BenchmarkServer(b *testing.B) {
 			for from := 0; from < pods; from += 100 {
 				update(b, w.kinds["EndpointSlice"], someSlice(0, 0, from, 100, nil))
 			}
-			r.Begin(store.NewWriter("cluster"))
+			r.Begin(store.NewWriter("cluster"), &store.Facts)
 			defer r.queue.ShutDown()
 			namespace := someService(0).Namespace
 			s := someServer(namespace, "s", matching("app-0"), "http", opaqueProtocol)

@@ -245,7 +245,7 @@ func TestReconcilerFollows(t *testing.T) {
 			store.AddCluster("c", federation.Expectation{Local: true})
 			r := NewReconciler(logr.Discard(), "c", Options{Local: true})
 			w := newWorld(r)
-			r.Begin(store.NewWriter("c"))
+			r.Begin(store.NewWriter("c"), &store.Facts)
 			ctx, cancel := context.WithCancel(t.Context())
 			done := make(chan struct{})
 			go func() { defer close(done); r.Run(ctx) }()
@@ -269,7 +269,7 @@ func TestReconcilerFollows(t *testing.T) {
 				kind, _, _ := strings.Cut(id, " ")
 				w2.put(kind, o.(metav1.Object))
 			}
-			r2.Begin(fresh.NewWriter("c"))
+			r2.Begin(fresh.NewWriter("c"), &fresh.Facts)
 			r2.queue.ShutDown()
 			for _, svc := range []string{"a", "b"} {
 				if diff := cmp.Diff(viewText(fresh, svc), viewText(store, svc)); diff != "" {
@@ -404,7 +404,7 @@ func viewText(store *federation.Store, name string) string {
 
 // ownersText renders the published owners of an IP.
 func ownersText(store *federation.Store, ip string) string {
-	a, known := store.Addresses().Get(netip.MustParseAddr(ip))
+	a, known := store.Addresses.Get("c", netip.MustParseAddr(ip))
 	if !known {
 		return "none"
 	}

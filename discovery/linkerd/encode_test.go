@@ -265,7 +265,7 @@ func TestOneAddressCostsNobodyElse(t *testing.T) {
 		odd.Workload.Name = "pod-\xff\xfe"
 		sound := streamtest.PodsOf(3, "a").Endpoints[1:]
 		alone := federation.Service{Namespace: "ns", Name: "alone"}
-		store, writer := streamtest.Local(map[federation.Service]*federation.View{
+		store, _ := streamtest.Local(map[federation.Service]*federation.View{
 			streamtest.Web: streamtest.ViewOf(&federation.Slice{
 				Name:      "a",
 				Ports:     []federation.Port{{Number: 8080, Name: "http"}},
@@ -277,7 +277,7 @@ func TestOneAddressCostsNobodyElse(t *testing.T) {
 				Endpoints: []*federation.Endpoint{odd},
 			}),
 		})
-		writer.SetAddress(odd.Addr, &federation.Address{Residents: []federation.Resident{{
+		store.Addresses.NewWriter("local").Set(odd.Addr, &federation.Address{Residents: []federation.Resident{{
 			Workload: odd.Workload,
 			Running:  true,
 		}}})

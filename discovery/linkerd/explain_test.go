@@ -35,7 +35,7 @@ func TestExplainTellsWhatAStreamHolds(t *testing.T) {
 			return streamtest.ViewOf(s)
 		}
 		store, writer := streamtest.Local(map[federation.Service]*federation.View{streamtest.Web: view(true)})
-		writer.SetNode("n1", "z1")
+		store.Nodes.NewWriter("local").Set("n1", federation.Node{Zone: "z1"})
 		config := Defaults()
 		config.ZoneWeights = true
 		server := NewServer(logr.Discard(), transport(), store, config)

@@ -29,7 +29,7 @@ func TestFramesAreShared(t *testing.T) {
 		store, writer := streamtest.Local(map[federation.Service]*federation.View{
 			streamtest.Web: streamtest.ViewOf(streamtest.SliceOf("a", 1, 3)),
 		})
-		writer.SetNode("n1", "z1")
+		store.Nodes.NewWriter("local").Set("n1", federation.Node{Zone: "z1"})
 		server := NewServer(logr.Discard(), transport(), store, Defaults())
 		ctx, cancel := context.WithCancel(t.Context())
 		var wg sync.WaitGroup

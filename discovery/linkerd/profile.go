@@ -71,8 +71,8 @@ func (s *Server) newProfileStream(
 	l.home = store.Watch(federation.Ref{Cluster: s.config.Cluster})
 	l.home.Add(bell)
 	l.service = serviceWatch{store: store, cluster: s.config.Cluster, bell: bell}
-	l.address = tableWatch[netip.Addr, *federation.Address]{table: store.Addresses(), bell: bell}
-	profiles := tableWatch[federation.Service, *profile.Profile]{table: store.Profiles(), bell: bell}
+	l.address = tableWatch[netip.Addr, *federation.Address]{table: store.Addresses.In(s.config.Cluster), bell: bell}
+	profiles := tableWatch[federation.Service, *profile.Profile]{table: store.Profiles.In(s.config.Cluster), bell: bell}
 	l.primary = profileWatch{followers: s.followers, tableWatch: profiles}
 	l.backup = l.primary
 	return l

@@ -84,7 +84,7 @@ func askAtRandom(t *testing.T, source *rand.PCG, mode string, n int) {
 	for range 300 {
 		w.change()
 	}
-	r.Begin(store.NewWriter(home))
+	r.Begin(store.NewWriter(home), &store.Facts)
 
 	config := linkerd.Defaults()
 	config.Cluster, config.ClusterDomain, config.TrustDomain, config.ControllerNamespace = home, domain, trust, ours

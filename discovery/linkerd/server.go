@@ -26,7 +26,7 @@ func NewServer(log logr.Logger, on *serving.Server, store *federation.Store, con
 	on.AddKinds(kindProfile)
 	return &Server{
 		log: log, config: config, Engine: discovery.NewEngine(on, store, config.Config),
-		followers: newProfileFollowers(store.Profiles()),
+		followers: newProfileFollowers(store.Profiles.In(config.Cluster)),
 		workloads: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "workload_updates",
 			Help: "Answers to GetProfile about what is at an IP, the first and each that differs from the one before.",

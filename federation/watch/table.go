@@ -47,6 +47,15 @@ func (t *Table[K, V]) Remove(k K) Superseded {
 	return t.supersede(k, entry[V]{})
 }
 
+// Touch supersedes the level of k without a change of its value, for a key that stands for something else. The caller
+// wakes its watchers.
+func (t *Table[K, V]) Touch(k K) Superseded {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	v, found := t.values[k]
+	return t.supersede(k, entry[V]{v, found})
+}
+
 // supersede needs t.mu.
 func (t *Table[K, V]) supersede(k K, e entry[V]) Superseded {
 	if r, found := t.watched[k]; found {

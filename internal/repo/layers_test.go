@@ -37,9 +37,9 @@ cluster/apply -> cluster cluster/lease cluster/api federation federation/watch
 cluster/lease -> cluster/api federation/watch
 cluster -> cluster/api cluster/checkpoint cluster/linkerd cluster/view
 cluster -> federation federation/policy federation/watch
-cluster/checkpoint -> cluster/api federation federation/profile
+cluster/checkpoint -> cluster/api federation federation/facts federation/profile
 cluster/view -> cluster/linkerd cluster/linkerd/serviceprofile cluster/api
-cluster/view -> federation federation/policy federation/profile federation/watch
+cluster/view -> federation federation/facts federation/policy federation/profile federation/watch
 cluster/linkerd/serviceprofile -> federation federation/profile
 cluster/linkerd ->
 cluster/tokenreview ->
@@ -55,7 +55,8 @@ serving -> federation/watch
 
 admission ->
 
-federation -> federation/policy federation/profile federation/watch
+federation -> federation/facts federation/policy federation/profile federation/watch
+federation/facts -> federation/watch
 federation/policy ->
 federation/policy/policytest ->
 federation/profile ->
