@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"sigs.k8s.io/controller-runtime/pkg/certwatcher"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	"github.com/fingerpost/fingerpost/admission"
@@ -83,32 +82,23 @@ func serveWebhook(ctx context.Context, o validatorOptions) error {
 	}
 
 	log.Info("Fingerpost starts to validate ServiceProfiles", "version", binaryVersion())
-	certificate, err := certwatcher.New(filepath.Join(o.tlsDir, "tls.crt"), filepath.Join(o.tlsDir, "tls.key"))
+	certificate, err := server.OpenCertificate(log, "webhook", server.TLSFiles{
+		Certificate: filepath.Join(o.tlsDir, "tls.crt"), Key: filepath.Join(o.tlsDir, "tls.key"),
+	})
 	if err != nil {
 		return fmt.Errorf("-tls-dir: %w", err)
 	}
-	certificate.RegisterCallback(func(c tls.Certificate) {
-		serial := c.Leaf.SerialNumber.String()
-		log.Info("Certificate is in use",
-			"directory", o.tlsDir, "names", c.Leaf.DNSNames, "serial", serial, "notAfter", c.Leaf.NotAfter)
-	})
 
 	profiles := webhook.ServiceProfiles()
 	metrics := server.NewMetrics(binaryVersion())
-	metrics.MustRegister(profiles.Verdicts)
-	metrics.MustRegister(server.CertificateExpiry(
-		"fingerpost_webhook_certificate_expiry_timestamp_seconds",
-		"When the certificate of the webhook expires, in seconds since 1970.",
-		certificate,
-	))
-
+	metrics.MustRegister(profiles.Verdicts, certificate.Metric())
 	closed := server.ClosedConnections()
 	metrics.MustRegister(closed)
 
 	hookServer := &server.HTTP{
 		Log: log, Name: "webhook", Addr: o.addr,
 		Handler:     admission.NewServer(log, 1, map[string]admission.Review{"/": profiles}),
-		TLS:         &tls.Config{MinVersion: tls.VersionTLS13, GetCertificate: certificate.GetCertificate},
+		TLS:         certificate.ServerConfig(tls.VersionTLS13),
 		ReadTimeout: 10 * time.Second,
 		DrainWindow: 10 * time.Second,
 		Closed:      closed.WithLabelValues("webhook"),
@@ -119,14 +109,7 @@ func serveWebhook(ctx context.Context, o validatorOptions) error {
 		Closed:  closed.WithLabelValues("admin"),
 	}
 
-	watchCertificate := manager.RunnableFunc(func(ctx context.Context) error {
-		err := certificate.Start(ctx)
-		if ctx.Err() == nil {
-			return fmt.Errorf("-tls-dir: %w", err)
-		}
-		return nil
-	})
-	return runAll(ctx, hookServer, adminServer, watchCertificate)
+	return runAll(ctx, hookServer, adminServer, certificate)
 }
 
 // runAll runs the parts of a process until ctx ends or one of them does, and waits for all of them.

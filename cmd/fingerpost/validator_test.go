@@ -213,7 +213,7 @@ func TestValidator(t *testing.T) {
 	for _, want := range []string{
 		`fingerpost_profile_reviews_total{verdict="allowed"} 1`,
 		`fingerpost_profile_reviews_total{verdict="denied"} 1`,
-		"fingerpost_webhook_certificate_expiry_timestamp_seconds 4e+09", "go_goroutines ", "process_cpu_seconds_total ",
+		`fingerpost_certificate_expiry_timestamp_seconds{server="webhook"} 4e+09`, "go_goroutines ", "process_cpu_seconds_total ",
 	} {
 		if err != nil || !strings.Contains(body, want) {
 			t.Errorf("/metrics lacks %s: %v", want, err)
@@ -261,7 +261,7 @@ func TestCertificateIsReloaded(t *testing.T) {
 	}
 
 	mount(t, dir, []byte("no certificate"), []byte("no key"))
-	p.logged("error re-reading certificate")
+	p.logged("Certificate cannot be read: the previous one stays in use")
 	if err := served(pools[2]); err != nil {
 		t.Errorf("the old certificate is not served any more: %v", err)
 	}

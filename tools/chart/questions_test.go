@@ -165,13 +165,13 @@ func selects(query string) error {
 			return nil
 		}
 		// The webhook does not know its installation.
-		ours := strings.HasPrefix(selector.Name, "fingerpost_webhook_") ||
-			selector.Name == "fingerpost_profile_reviews_total"
+		ours := selector.Name == "fingerpost_profile_reviews_total"
 		for _, m := range selector.LabelMatchers {
 			if strings.Contains(m.Value, "$") && m.Type != labels.MatchRegexp {
 				err = errors.Join(err, fmt.Errorf("%s takes one value, and more may be chosen", m))
 			}
-			ours = ours || m.Name == "installation" && m.Value == "$installation"
+			ours = ours || m.Name == "installation" && m.Value == "$installation" ||
+				m.Name == "server" && m.Value == "webhook"
 		}
 		if !ours {
 			err = errors.Join(err, fmt.Errorf("%s may be that of anybody", selector.Name))

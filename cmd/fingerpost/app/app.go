@@ -5,6 +5,8 @@ package app
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"net/http"
 	"time"
 
@@ -89,13 +91,18 @@ func New(ctx context.Context, log logr.Logger, o Options) (*App, error) {
 	o.complete()
 	checkpoints, restored := openCheckpoints(log, o)
 	a := &App{Store: federation.NewStore(), Metrics: server.NewMetrics(o.Version)}
+	certificate, err := openCertificate(log, o)
+	if err != nil {
+		return nil, err
+	}
+
 	a.Registry = cluster.NewRegistry(log, a.Store, cluster.Options{
 		ProbeInterval: o.ProbeInterval, Thresholds: o.Thresholds, Budget: o.Budget,
 		Endpoints: !o.ReadSlices, Dial: o.Dial, ControllerNamespace: o.Discovery.ControllerNamespace,
-		DetailedMetrics: o.Discovery.DetailedMetrics, Checkpoints: checkpoints, Peers: newPeers(o),
+		DetailedMetrics: o.Discovery.DetailedMetrics, Checkpoints: checkpoints, Peers: newPeers(o, certificate),
 	})
 
-	err := a.Registry.Apply(cluster.Spec{
+	err = a.Registry.Apply(cluster.Spec{
 		Name: o.ClusterName, Local: true,
 		TrustDomain: o.Discovery.TrustDomain, ClusterDomain: o.Discovery.ClusterDomain,
 		Access: []cluster.Access{{Source: "this process's own", Config: o.Config}},
@@ -131,7 +138,23 @@ func New(ctx context.Context, log logr.Logger, o Options) (*App, error) {
 	a.Metrics.MustRegister(a.Registry, a.Ready.Metric())
 	a.Metrics.MustRegister(a.Serving.Collectors()...)
 	a.Metrics.MustRegister(a.Discovery.Collectors()...)
-	return a, a.addServers(log, o, localConn)
+	return a, a.addServers(log, o, localConn, certificate)
+}
+
+// openCertificate returns what the servers for clients and for other replicas present; nil if they serve plaintext.
+func openCertificate(log logr.Logger, o Options) (*server.Certificate, error) {
+	switch {
+	case o.TLS.Certificate == "":
+		return nil, nil
+	case o.TLS.ClientCA == "" && o.Peers.Addr+o.Peers.ListenAddr != "":
+		return nil, errors.New("other replicas need authorities of clients: both sides present certificates")
+	}
+
+	certificate, err := server.OpenCertificate(log, "grpc", o.TLS)
+	if err != nil {
+		return nil, fmt.Errorf("-tls-cert-file, -tls-key-file, -tls-client-ca-file: %w", err)
+	}
+	return certificate, nil
 }
 
 // openCheckpoints returns where checkpoints are kept, and the linked clusters that have one: they are known before
@@ -241,7 +264,9 @@ func cutting(
 }
 
 // addServers adds what listens, and all that runs, to the manager.
-func (a *App) addServers(log logr.Logger, o Options, localConn *api.Connection) error {
+func (a *App) addServers(
+	log logr.Logger, o Options, localConn *api.Connection, certificate *server.Certificate,
+) error {
 	all := prometheus.Gatherers{a.Metrics}
 	if o.QueueMetrics {
 		all = append(all, a.Registry.QueueMetrics())
@@ -257,6 +282,7 @@ func (a *App) addServers(log logr.Logger, o Options, localConn *api.Connection) 
 
 	closed := server.ClosedConnections()
 	a.Metrics.MustRegister(closed)
+
 	newHTTP := func(name, addr string, handler http.Handler) *server.HTTP {
 		return &server.HTTP{
 			Log: log, Name: name, Addr: addr, Listen: o.Listen, Handler: handler,
@@ -267,18 +293,24 @@ func (a *App) addServers(log logr.Logger, o Options, localConn *api.Connection) 
 	parts := []manager.Runnable{
 		a.Links,
 		a.Ready,
-		server.NewGRPC(log, o.Addr, o.Listen, o.TLS, a.Serving, a.register, a.Ready, a.Metrics),
+		server.NewGRPC(log, o.Addr, o.Listen, certificate, a.Serving, a.register, a.Ready, a.Metrics),
 		newHTTP("admin", o.AdminAddr, admin),
 		newHTTP("debug", o.DebugAddr, a.Pages),
 		a.Registry,
 	}
+
+	if certificate != nil {
+		a.Metrics.MustRegister(certificate.Metric())
+		parts = append(parts, certificate)
+	}
+
 	for _, part := range parts {
 		if err := a.manager.Add(part); err != nil {
 			return err
 		}
 	}
 
-	return a.addPeerServer(log, o, localConn, newHTTP)
+	return a.addPeerServer(log, o, localConn, certificate, newHTTP)
 }
 
 // register registers what the gRPC server serves.

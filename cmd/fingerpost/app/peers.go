@@ -2,6 +2,7 @@ package app
 
 import (
 	"context"
+	"crypto/tls"
 	"fmt"
 	"net"
 	"net/http"
@@ -32,13 +33,13 @@ type Peers struct {
 // peerReviews is how many tokens a second are reviewed for requests of other replicas.
 const peerReviews = 50
 
-// newPeers returns how other replicas are asked; nil if they are not.
-func newPeers(o Options) *checkpoint.Peers {
+// newPeers returns how other replicas are asked; nil if they are not. With a certificate they are asked over TLS.
+func newPeers(o Options, certificate *server.Certificate) *checkpoint.Peers {
 	if o.Peers.Addr == "" {
 		return nil
 	}
 
-	lookup, secure, token := o.Peers.Lookup, o.TLS.Certificate != "", fileToken(o.Peers.TokenFile)
+	lookup, secure, token := o.Peers.Lookup, certificate != nil, fileToken(o.Peers.TokenFile)
 	if lookup == nil {
 		lookup = net.DefaultResolver.LookupHost
 	}
@@ -48,11 +49,7 @@ func newPeers(o Options) *checkpoint.Peers {
 		Client: func() (*http.Client, error) {
 			plain := &http.Transport{DialContext: o.Peers.Dial}
 			if secure {
-				mutual, err := o.TLS.Mutual(o.Peers.ServerName)
-				if err != nil {
-					return nil, err
-				}
-				plain.TLSClientConfig = mutual
+				plain.TLSClientConfig = certificate.ClientConfig(o.Peers.ServerName)
 			}
 
 			client := &http.Client{
@@ -100,7 +97,8 @@ func (a authorized) RoundTrip(r *http.Request) (*http.Response, error) {
 
 // addPeerServer adds what other replicas ask, if they may.
 func (a *App) addPeerServer(
-	log logr.Logger, o Options, localConn *api.Connection, newHTTP func(name, addr string, h http.Handler) *server.HTTP,
+	log logr.Logger, o Options, localConn *api.Connection, certificate *server.Certificate,
+	newHTTP func(name, addr string, h http.Handler) *server.HTTP,
 ) error {
 	if o.Peers.ListenAddr == "" {
 		return nil
@@ -131,8 +129,8 @@ func (a *App) addPeerServer(
 	}
 
 	peers := newHTTP("peer", o.Peers.ListenAddr, promhttp.InstrumentHandlerCounter(requests, handler))
-	if o.TLS.Certificate != "" {
-		peers.TLS = o.TLS.MutualServer()
+	if certificate != nil {
+		peers.TLS = certificate.ServerConfig(tls.VersionTLS13)
 	}
 	return a.manager.Add(peers)
 }

@@ -4,6 +4,7 @@ package server
 
 import (
 	"context"
+	"crypto/tls"
 	"fmt"
 	"net"
 	"runtime/debug"
@@ -40,19 +41,19 @@ func (f ListenFunc) listen(ctx context.Context, address string) (net.Listener, e
 
 // GRPC is the gRPC server as a part of the process.
 type GRPC struct {
-	log     logr.Logger
-	addr    string
-	listen  ListenFunc
-	tls     TLSFiles
-	server  *grpc.Server
-	serving *serving.Server
-	ready   *Readiness
-	metrics prometheus.Registerer
+	log         logr.Logger
+	addr        string
+	listen      ListenFunc
+	certificate *Certificate
+	server      *grpc.Server
+	serving     *serving.Server
+	ready       *Readiness
 }
 
-// NewGRPC returns a server of what register registers, gRPC health and reflection. Its streams are those of on.
+// NewGRPC returns a server of what register registers, gRPC health and reflection. Its streams are those of on. Without
+// a certificate it serves plaintext.
 func NewGRPC(
-	log logr.Logger, addr string, listen ListenFunc, files TLSFiles, on *serving.Server,
+	log logr.Logger, addr string, listen ListenFunc, certificate *Certificate, on *serving.Server,
 	register func(grpc.ServiceRegistrar), ready *Readiness, metrics *prometheus.Registry,
 ) *GRPC {
 	// Unary calls take milliseconds, streams live for minutes.
@@ -90,7 +91,7 @@ func NewGRPC(
 	counts.InitializeMetrics(s)
 
 	return &GRPC{
-		log: log, addr: addr, listen: listen, tls: files, server: s, serving: on, ready: ready, metrics: metrics,
+		log: log, addr: addr, listen: listen, certificate: certificate, server: s, serving: on, ready: ready,
 	}
 }
 
@@ -102,15 +103,13 @@ func (g *GRPC) Start(ctx context.Context) error {
 		return fmt.Errorf("-addr: %w", err)
 	}
 
-	var wg sync.WaitGroup
-	defer wg.Wait()
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	if listener, err = g.tls.wrap(ctx, &wg, g.log, g.metrics, g.serving.Listen(listener)); err != nil {
-		return err
+	secure := g.certificate != nil
+	g.log.Info("gRPC server listens", "addr", listener.Addr().String(), "tls", secure)
+	listener = g.serving.Listen(listener)
+	if secure {
+		listener = &tlsListener{listener, g.certificate.ServerConfig(tls.VersionTLS12, "h2")}
 	}
 
-	g.log.Info("gRPC server listens", "addr", listener.Addr().String(), "tls", g.tls.Certificate != "")
 	g.ready.serving.Store(true)
 	stopped := make(chan error, 1)
 	go func() { stopped <- g.server.Serve(listener) }()

@@ -38,7 +38,7 @@ import (
 // stop it.
 func startGRPC(t *testing.T, prepare func(*grpc.Server)) (*grpc.ClientConn, *prometheus.Registry, func() error) {
 	t.Helper()
-	addr, metrics, stop := startGRPCWith(t, TLSFiles{}, prepare)
+	addr, metrics, stop := startGRPCWith(t, nil, prepare)
 	return dial(t, addr, grpc.WithTransportCredentials(insecure.NewCredentials())), metrics, stop
 }
 
@@ -56,18 +56,18 @@ func dial(t *testing.T, addr string, options ...grpc.DialOption) *grpc.ClientCon
 
 func startGRPCWith(
 	t *testing.T,
-	files TLSFiles,
+	certificate *Certificate,
 	prepare func(*grpc.Server),
 ) (addr string, metrics *prometheus.Registry, stop func() error) {
 	t.Helper()
 	ready := NewReadiness("local", 0, nil)
 	ready.setReady(true)
-	return startGRPCReady(t, files, ready, prepare)
+	return startGRPCReady(t, certificate, ready, prepare)
 }
 
 func startGRPCReady(
 	t *testing.T,
-	files TLSFiles,
+	certificate *Certificate,
 	ready *Readiness,
 	prepare func(*grpc.Server),
 ) (addr string, metrics *prometheus.Registry, stop func() error) {
@@ -90,7 +90,7 @@ func startGRPCReady(
 		logr.Discard(),
 		addr,
 		nil,
-		files,
+		certificate,
 		on,
 		func(r grpc.ServiceRegistrar) {
 			pb.RegisterDestinationServer(r, linkerd.NewServer(logr.Discard(), on, store, linkerd.Defaults()))
@@ -205,7 +205,7 @@ func TestHealthIsReadiness(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	addr, _, stop := startGRPCReady(t, TLSFiles{}, ready, nil)
+	addr, _, stop := startGRPCReady(t, nil, ready, nil)
 	conn := dial(t, addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	var watches []healthpb.Health_WatchClient
 	for _, service := range []string{"", "io.linkerd.proxy.destination.Destination"} {

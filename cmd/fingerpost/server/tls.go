@@ -10,16 +10,16 @@ import (
 	"io"
 	"net"
 	"os"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
-	"sigs.k8s.io/controller-runtime/pkg/certwatcher"
 )
 
-// TLSFiles are the files with which a server terminates TLS itself, without a proxy beside it. It reads them
-// again when they change.
+// TLSFiles are the files with which a server terminates TLS itself, without a proxy beside it.
 type TLSFiles struct {
 	Certificate string // certificate chain (PEM); empty to serve plaintext
 	Key         string // its private key (PEM)
@@ -37,53 +37,132 @@ func (f *TLSFiles) Validate() error {
 	return nil
 }
 
-// wrap returns a listener that terminates TLS, or the same one if there are no files. It registers the metric
-// of when the certificate expires. wg waits for the goroutine that watches the files until ctx ends.
-//
-// These are not gRPC's own transport credentials: those refuse clients that offer no ALPN, such as
-// linkerd2-proxy.
-func (f *TLSFiles) wrap(
-	ctx context.Context, wg *sync.WaitGroup, log logr.Logger, metrics prometheus.Registerer, listener net.Listener,
-) (net.Listener, error) {
-	if f.Certificate == "" {
-		return listener, nil
-	}
-
-	config := &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"h2"}}
-	if f.ClientCA != "" {
-		authorities := &clientAuthorities{file: f.ClientCA, log: log}
-		if err := authorities.reload(); err != nil {
-			return nil, fmt.Errorf("-tls-client-ca-file: %w", err)
-		}
-		config.ClientAuth = tls.RequireAndVerifyClientCert
-		config.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) {
-			c := config.Clone()
-			c.GetConfigForClient, c.ClientCAs = nil, authorities.currentPool()
-			return c, nil
-		}
-	}
-
-	certificate, err := certwatcher.New(f.Certificate, f.Key)
-	if err != nil {
-		return nil, fmt.Errorf("-tls-cert-file, -tls-key-file: %w", err)
-	}
-
-	config.GetCertificate = certificate.GetCertificate
-	metrics.MustRegister(CertificateExpiry(
-		"fingerpost_certificate_expiry_timestamp_seconds",
-		"When the certificate of the gRPC server expires, in seconds since 1970.",
-		certificate,
-	))
-
-	wg.Go(func() {
-		if err := certificate.Start(ctx); err != nil {
-			log.Error(err, "Certificate cannot be watched: a new one needs a restart", "file", f.Certificate)
-		}
-	})
-	return &tlsListener{listener, config}, nil
+// A Certificate is one in files that may be replaced at any time, as every server of this process presents it. While
+// new files cannot be read, those read before stay in use, and the log has the reason. Connections stay as they are.
+type Certificate struct {
+	log         logr.Logger
+	server      string
+	pair        *reread[tls.Certificate]
+	authorities *reread[x509.CertPool] // nil if clients are not asked for certificates
 }
 
-// A tlsListener terminates TLS. Over the loopback interface a client may send plaintext as well: that is
+// rereadInterval is how often files are compared with what was read of them. A kubelet takes about a minute to replace
+// those of a Secret. Unlike events of a file system it needs no inotify instance, of which a node has few.
+const rereadInterval = time.Second
+
+// OpenCertificate reads files, which must be valid now. server is who presents the certificate, for the log and for
+// metrics.
+func OpenCertificate(log logr.Logger, server string, files TLSFiles) (*Certificate, error) {
+	c := &Certificate{log: log.WithValues("server", server), server: server}
+	c.pair = &reread[tls.Certificate]{paths: []string{files.Certificate, files.Key}, parse: parsePair}
+	if err := c.reloadPair(); err != nil {
+		return nil, fmt.Errorf("certificate %s and key %s: %w", files.Certificate, files.Key, err)
+	}
+
+	if files.ClientCA != "" {
+		c.authorities = &reread[x509.CertPool]{paths: []string{files.ClientCA}, parse: parseAuthorities}
+		if _, err := c.authorities.read(); err != nil {
+			return nil, fmt.Errorf("authorities of clients %s: %w", files.ClientCA, err)
+		}
+	}
+	return c, nil
+}
+
+// Start reads the files again when they change, until ctx ends.
+func (c *Certificate) Start(ctx context.Context) error {
+	ticker := time.NewTicker(rereadInterval)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+			c.reload()
+		}
+	}
+}
+
+// reload reads files that have changed, and reports those that it cannot read, once for each reason.
+func (c *Certificate) reload() {
+	if err := c.reloadPair(); c.pair.isNews(err) {
+		c.log.Error(err, "Certificate cannot be read: the previous one stays in use", "file", c.pair.paths[0])
+	}
+	if c.authorities == nil {
+		return
+	}
+	if _, err := c.authorities.read(); c.authorities.isNews(err) {
+		c.log.Error(err, "Authorities of clients cannot be read: the previous ones stay in use",
+			"file", c.authorities.paths[0])
+	}
+}
+
+func (c *Certificate) reloadPair() error {
+	changed, err := c.pair.read()
+	if changed {
+		read := c.pair.value.Load().Leaf
+		c.log.Info("Certificate is in use", "file", c.pair.paths[0], "names", read.DNSNames,
+			"serial", read.SerialNumber.String(), "notAfter", read.NotAfter)
+	}
+	return err
+}
+
+func parsePair(contents [][]byte) (*tls.Certificate, error) {
+	pair, err := tls.X509KeyPair(contents[0], contents[1])
+	return &pair, err
+}
+
+func parseAuthorities(contents [][]byte) (*x509.CertPool, error) {
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM(contents[0]) {
+		return nil, errors.New("the file holds no certificate")
+	}
+	return pool, nil
+}
+
+// Metric returns the metric of when the certificate expires.
+func (c *Certificate) Metric() prometheus.Collector {
+	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name:        "fingerpost_certificate_expiry_timestamp_seconds",
+		Help:        "When the certificate that a server presents expires, in seconds since 1970.",
+		ConstLabels: prometheus.Labels{"server": c.server},
+	}, func() float64 { return float64(c.pair.value.Load().Leaf.NotAfter.Unix()) })
+}
+
+// present returns the certificate that was read last.
+func (c *Certificate) present(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+	return c.pair.value.Load(), nil
+}
+
+// ServerConfig returns the settings of a server of a TLS version and newer ones. It asks clients for certificates if
+// there are authorities of clients.
+func (c *Certificate) ServerConfig(minVersion uint16, protocols ...string) *tls.Config {
+	config := &tls.Config{MinVersion: minVersion, NextProtos: protocols, GetCertificate: c.present}
+	if c.authorities != nil {
+		config.ClientAuth = tls.RequireAndVerifyClientCert
+		config.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) {
+			current := config.Clone()
+			current.GetConfigForClient, current.ClientCAs = nil, c.authorities.value.Load()
+			return current, nil
+		}
+	}
+	return config
+}
+
+// ClientConfig returns the settings of a client that presents the certificate, and accepts a server of a name whose
+// certificate is of an authority of clients. They are those of now: a new connection needs new ones.
+func (c *Certificate) ClientConfig(serverName string) *tls.Config {
+	config := &tls.Config{
+		MinVersion: tls.VersionTLS13, ServerName: serverName,
+		Certificates: []tls.Certificate{*c.pair.value.Load()}, RootCAs: x509.NewCertPool(),
+	}
+	if c.authorities != nil {
+		config.RootCAs = c.authorities.value.Load()
+	}
+	return config
+}
+
+// A tlsListener terminates TLS, in the place of gRPC's own transport credentials: those refuse clients that offer no
+// ALPN, such as linkerd2-proxy. Over the loopback interface a client may send plaintext as well: that is
 // another container of the Pod, or 'kubectl port-forward', by which Linkerd's CLI reads a control plane.
 // Neither gains anything by it: the debug server has more, and asks for no certificate on that interface.
 type tlsListener struct {
@@ -161,80 +240,43 @@ type rereadConn struct {
 
 func (c *rereadConn) Read(into []byte) (int, error) { return c.reader.Read(into) }
 
-// Mutual returns the TLS settings of a client that presents the certificate, and accepts a server of a name whose
-// certificate is of an authority of clients. It reads the files, as they are now.
-func (f *TLSFiles) Mutual(serverName string) (*tls.Config, error) {
-	certificate, err := tls.LoadX509KeyPair(f.Certificate, f.Key)
+// A reread is a value made of files that are read again and again. One goroutine reads them; value is for all.
+type reread[T any] struct {
+	paths []string
+	parse func(contents [][]byte) (*T, error)
+	value atomic.Pointer[T]
+
+	contents [][]byte // of which value was made
+	problem  string   // that read has had last
+}
+
+// read makes the value anew if a file has changed. After an error it stays as it is.
+func (r *reread[T]) read() (changed bool, err error) {
+	contents := make([][]byte, len(r.paths))
+	for i, path := range r.paths {
+		if contents[i], err = os.ReadFile(path); err != nil {
+			return false, err
+		}
+	}
+	if r.contents != nil && slices.EqualFunc(contents, r.contents, bytes.Equal) {
+		return false, nil
+	}
+
+	value, err := r.parse(contents)
 	if err != nil {
-		return nil, err
+		return false, err
 	}
-
-	authorities := clientAuthorities{file: f.ClientCA}
-	if err := authorities.reload(); err != nil {
-		return nil, err
-	}
-	return &tls.Config{
-		MinVersion: tls.VersionTLS13, ServerName: serverName,
-		Certificates: []tls.Certificate{certificate}, RootCAs: authorities.pool,
-		ClientCAs: authorities.pool, ClientAuth: tls.RequireAndVerifyClientCert,
-	}, nil
+	r.contents = contents
+	r.value.Store(value)
+	return true, nil
 }
 
-// MutualServer returns the settings of the server of such clients. It reads the files for each connection.
-func (f *TLSFiles) MutualServer() *tls.Config {
-	read := func(*tls.ClientHelloInfo) (*tls.Config, error) { return f.Mutual("") }
-	return &tls.Config{MinVersion: tls.VersionTLS13, GetConfigForClient: read}
-}
-
-// CertificateExpiry returns the metric of when a watched certificate expires.
-func CertificateExpiry(name, help string, certificate *certwatcher.CertWatcher) prometheus.Collector {
-	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, func() float64 {
-		c, _ := certificate.GetCertificate(nil) // never fails: New has read one
-		return float64(c.Leaf.NotAfter.Unix())
-	})
-}
-
-// clientAuthorities is a file of certificates that may be replaced at any time.
-type clientAuthorities struct {
-	file string
-	log  logr.Logger
-
-	mu      sync.Mutex
-	modTime time.Time // of the file that pool was read from
-	pool    *x509.CertPool
-}
-
-// currentPool returns the authorities in the file. While the file cannot be read, those read before stay.
-func (a *clientAuthorities) currentPool() *x509.CertPool {
-	if err := a.reload(); err != nil {
-		a.log.Error(err, "Authorities of clients cannot be read; the previous ones stay in use", "file", a.file)
-	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.pool
-}
-
-// reload reads the file if it has changed.
-func (a *clientAuthorities) reload() error {
-	info, err := os.Stat(a.file)
+// isNews reports whether an error of read is another one than that of the last time.
+func (r *reread[T]) isNews(err error) bool {
+	before := r.problem
+	r.problem = ""
 	if err != nil {
-		return err
+		r.problem = err.Error()
 	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-
-	if info.ModTime().Equal(a.modTime) {
-		return nil
-	}
-	pem, err := os.ReadFile(a.file)
-	if err != nil {
-		return err
-	}
-
-	pool := x509.NewCertPool()
-	if !pool.AppendCertsFromPEM(pem) {
-		return fmt.Errorf("%s holds no certificate", a.file)
-	}
-	a.modTime, a.pool = info.ModTime(), pool
-	return nil
+	return err != nil && r.problem != before
 }

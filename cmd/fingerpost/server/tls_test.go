@@ -12,11 +12,16 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
+	"github.com/go-logr/logr"
+	"github.com/go-logr/logr/funcr"
 	pb "github.com/linkerd/linkerd2-proxy-api/go/destination"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
@@ -27,22 +32,11 @@ import (
 // TestTLS serves without a sidecar: clients with ALPN and, like linkerd2-proxy, without; clients without a
 // certificate are refused; a new certificate and new authorities are used without a restart.
 func TestTLS(t *testing.T) {
-	dir := t.TempDir()
-	write := func(name string, content []byte) string {
-		t.Helper()
-		path := filepath.Join(dir, name)
-		if err := os.WriteFile(path+".new", content, 0o600); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Rename(path+".new", path); err != nil {
-			t.Fatal(err)
-		}
-		return path
-	}
+	write := writeTo(t, t.TempDir())
 	serverCert, serverKey := cmdtest.Certificate(t, "dst.test", 1)
 	clientCert, clientKey := cmdtest.Certificate(t, "client.test", 2)
 	files := TLSFiles{write("tls.crt", serverCert), write("tls.key", serverKey), write("ca.crt", clientCert)}
-	addr, _, stop := startGRPCWith(t, files, nil)
+	addr, _, stop := startGRPCWith(t, watched(t, logr.Discard(), files), nil)
 
 	config := func(authority, cert, key []byte) *tls.Config {
 		c := &tls.Config{ServerName: "dst.test", RootCAs: x509.NewCertPool(), MinVersion: tls.VersionTLS13}
@@ -188,59 +182,161 @@ func listens(t *testing.T, addr string) {
 	}
 }
 
+// watched returns a certificate in files that are read again when they change, until the test ends.
+func watched(t *testing.T, log logr.Logger, files TLSFiles) *Certificate {
+	t.Helper()
+	c, err := OpenCertificate(log, "test", files)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		if err := c.Start(ctx); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Cleanup(func() { cancel(); wg.Wait() })
+	return c
+}
+
 func TestTLSFilesThatCannotBeRead(t *testing.T) {
 	cert, key := cmdtest.Certificate(t, "dst.test", 5)
-	dir := t.TempDir()
-	write := func(name string, content []byte) string {
-		path := filepath.Join(dir, name)
-		if err := os.WriteFile(path, content, 0o600); err != nil {
-			t.Fatal(err)
-		}
-		return path
-	}
+	write := writeTo(t, t.TempDir())
 	good, junk := TLSFiles{write("tls.crt", cert), write("tls.key", key), ""}, write("junk", []byte("junk"))
-	for name, files := range map[string]TLSFiles{
-		"-tls-cert-file": {junk, good.Key, ""}, "-tls-key-file": {
-			good.Certificate, "/nowhere",
-			"",
-		}, "-tls-client-ca-file": {good.Certificate, good.Key, junk},
+	for want, files := range map[string]TLSFiles{
+		"certificate " + junk:     {junk, good.Key, ""},
+		"key /nowhere":            {good.Certificate, "/nowhere", ""},
+		"authorities of clients ": {good.Certificate, good.Key, junk},
 	} {
-		_, _, stop := startGRPCWith(t, files, nil)
-		if err := stop(); err == nil || !strings.Contains(err.Error(), name) {
-			t.Errorf("%v, want an error that names %s", err, name)
+		_, err := OpenCertificate(logr.Discard(), "test", files)
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want an error with %q", err, want)
 		}
 	}
 }
 
-// Replicas that ask each other present certificates on both sides, of one authority; new files count at once.
-func TestMutualTLS(t *testing.T) {
-	dir := t.TempDir()
-	write := func(name string, content []byte) string {
+// writeTo returns what replaces a file in a directory, and returns its path.
+func writeTo(t *testing.T, dir string) func(name string, content []byte) string {
+	t.Helper()
+	return func(name string, content []byte) string {
 		t.Helper()
 		path := filepath.Join(dir, name)
-		if err := os.WriteFile(path, content, 0o600); err != nil {
+		if err := os.WriteFile(path+".new", content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Rename(path+".new", path); err != nil {
 			t.Fatal(err)
 		}
 		return path
 	}
-	cert, key := cmdtest.Certificate(t, "peer.test", 1)
-	files := TLSFiles{write("tls.crt", cert), write("tls.key", key), write("ca.crt", cert)}
-	strange, strangeKey := cmdtest.Certificate(t, "peer.test", 2)
-	stranger := TLSFiles{write("other.crt", strange), write("other.key", strangeKey), write("other-ca.crt", cert)}
+}
 
-	server := httptest.NewUnstartedServer(http.NotFoundHandler())
-	server.TLS = files.MutualServer()
-	server.Config.ErrorLog = log.New(io.Discard, "", 0)
-	server.StartTLS()
-	defer server.Close()
-	ask := func(files TLSFiles, name string) error {
-		config, err := files.Mutual(name)
-		if err != nil {
-			return err
+// A pair that cannot be read leaves the one before in use, and is reported; a new one is presented to new connections,
+// and those that are open go on.
+func TestCertificateIsReplaced(t *testing.T) {
+	write := writeTo(t, t.TempDir())
+	old, oldKey := cmdtest.Certificate(t, "dst.test", 1)
+	reports := make(chan string, 1000)
+	log := funcr.New(func(_, line string) { reports <- line }, funcr.Options{})
+	c := watched(t, log, TLSFiles{Certificate: write("tls.crt", old), Key: write("tls.key", oldKey)})
+	reported := func(texts ...string) {
+		t.Helper()
+		for {
+			select {
+			case line := <-reports:
+				if !slices.ContainsFunc(texts, func(text string) bool { return !strings.Contains(line, text) }) {
+					return
+				}
+			case <-t.Context().Done():
+				t.Fatalf("no line with %q", texts)
+			}
 		}
-		transport := &http.Transport{TLSClientConfig: config}
+	}
+
+	served := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		io.WriteString(w, "ok")
+	}))
+	served.TLS = c.ServerConfig(tls.VersionTLS13)
+	served.StartTLS()
+	defer served.Close()
+	newClient := func() *http.Client {
+		transport := &http.Transport{TLSClientConfig: &tls.Config{ServerName: "dst.test", InsecureSkipVerify: true}}
+		t.Cleanup(transport.CloseIdleConnections)
+		return &http.Client{Transport: transport}
+	}
+	serial := func(client *http.Client) (serial int64) {
+		t.Helper()
+		answer, err := client.Get(served.URL)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer answer.Body.Close()
+		if body, err := io.ReadAll(answer.Body); err != nil || string(body) != "ok" {
+			t.Errorf("%q %v", body, err)
+		}
+		return answer.TLS.PeerCertificates[0].SerialNumber.Int64()
+	}
+
+	first := newClient()
+	if n := serial(first); n != 1 {
+		t.Errorf("presented %d", n)
+	}
+	reported("Certificate is in use", `"server"="test"`, `"serial"="1"`)
+
+	write("tls.crt", []byte("junk"))
+	reported("Certificate cannot be read: the previous one stays in use", "failed to find any PEM data")
+	if n := serial(newClient()); n != 1 {
+		t.Errorf("presented %d after a file that cannot be read", n)
+	}
+
+	next, nextKey := cmdtest.Certificate(t, "dst.test", 2)
+	write("tls.key", nextKey)
+	write("tls.crt", next)
+	reported("Certificate is in use", `"server"="test"`, `"serial"="2"`)
+	if n := serial(newClient()); n != 2 {
+		t.Errorf("presented %d after the new one", n)
+	}
+	if n := serial(first); n != 1 {
+		t.Error("the first connection was closed")
+	}
+	const help = "When the certificate that a server presents expires, in seconds since 1970."
+	if err := testutil.CollectAndCompare(c.Metric(), strings.NewReader(`
+# HELP fingerpost_certificate_expiry_timestamp_seconds `+help+`
+# TYPE fingerpost_certificate_expiry_timestamp_seconds gauge
+fingerpost_certificate_expiry_timestamp_seconds{server="test"} 4e+09
+`)); err != nil {
+		t.Error(err)
+	}
+}
+
+// Replicas that ask each other present certificates on both sides, of one authority; new files count for new
+// connections.
+func TestMutualTLS(t *testing.T) {
+	write := writeTo(t, t.TempDir())
+	cert, key := cmdtest.Certificate(t, "peer.test", 1)
+	open := func(files TLSFiles) *Certificate {
+		t.Helper()
+		c, err := OpenCertificate(logr.Discard(), "test", files)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	peer := open(TLSFiles{write("tls.crt", cert), write("tls.key", key), write("ca.crt", cert)})
+	strange, strangeKey := cmdtest.Certificate(t, "peer.test", 2)
+	stranger := open(TLSFiles{write("other.crt", strange), write("other.key", strangeKey), write("other-ca.crt", cert)})
+
+	served := httptest.NewUnstartedServer(http.NotFoundHandler())
+	served.TLS = peer.ServerConfig(tls.VersionTLS13)
+	served.Config.ErrorLog = log.New(io.Discard, "", 0)
+	served.StartTLS()
+	defer served.Close()
+	ask := func(c *Certificate, name string) error {
+		transport := &http.Transport{TLSClientConfig: c.ClientConfig(name)}
 		defer transport.CloseIdleConnections()
-		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, server.URL, http.NoBody)
+		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, served.URL, http.NoBody)
 		if err != nil {
 			return err
 		}
@@ -250,20 +346,28 @@ func TestMutualTLS(t *testing.T) {
 		}
 		return err
 	}
-	if err := ask(files, "peer.test"); err != nil {
+
+	if err := ask(peer, "peer.test"); err != nil {
 		t.Errorf("a peer: %v", err)
 	}
-	if ask(files, "other.test") == nil || ask(stranger, "peer.test") == nil {
+	if ask(peer, "other.test") == nil || ask(stranger, "peer.test") == nil {
 		t.Error("a server of another name, or a client of another authority, is accepted")
 	}
+	without := open(TLSFiles{Certificate: write("tls.crt", cert), Key: write("tls.key", key)})
+	if ask(without, "peer.test") == nil {
+		t.Error("a server is accepted without authorities")
+	}
+
 	write("tls.crt", strange)
 	write("tls.key", strangeKey)
 	write("ca.crt", strange)
-	if err := ask(files, "peer.test"); err != nil {
+	peer.reload()
+	if err := ask(peer, "peer.test"); err != nil {
 		t.Errorf("a peer with new files: %v", err)
 	}
 	write("ca.crt", []byte("junk"))
-	if ask(files, "peer.test") == nil {
-		t.Error("a server is accepted without authorities")
+	peer.reload()
+	if err := ask(peer, "peer.test"); err != nil {
+		t.Errorf("with authorities that cannot be read: %v; those of before go on", err)
 	}
 }
