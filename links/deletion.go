@@ -2,7 +2,6 @@ package links
 
 import (
 	"context"
-	"maps"
 	"slices"
 	"time"
 
@@ -39,7 +38,7 @@ import (
 // start, and half a second where one does not answer.
 //
 // Of a cluster that was neither restored nor linked since the start nothing is known here. But writers find what was
-// written for it, and leave it until GraceOver: its Link may be one that comes back after its CRD.
+// written for it, and leave it while it is undecided: its Link may be one that comes back after its CRD.
 //
 // Neither is decided on while there is a Link that was refused when this process started: it may be the one of that
 // cluster, edited by mistake, which stays linked where this was seen. It costs that nothing is deleted for clusters
@@ -65,19 +64,6 @@ const (
 	heldKindGone = "the CRD of Links was deleted"
 	heldMass     = "most Links were deleted at once"
 )
-
-// Seen returns the clusters that were linked at any time since this process started, or that it restored. A restored
-// one is left out until it is decided whether it is still linked; the channel of Mirrorings closes when it is added.
-// So one of Seen that no Link names was unlinked. Once the channel of GraceOver has closed, Seen returns nil.
-func (r *Reconciler) Seen() map[string]bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	seen := maps.Clone(r.everLinked)
-	for name := range r.restored {
-		delete(seen, name)
-	}
-	return seen
-}
 
 // restoredKey is what a deletion of the unknown Link of a cluster has for a key.
 func restoredKey(cluster string) api.Key { return api.Key{Name: cluster} }
@@ -160,7 +146,7 @@ func (r *Reconciler) addLinked(name string) {
 	delete(r.deleted, restoredKey(name))
 	r.mu.Unlock()
 	if was {
-		r.changes.Store(struct{}{})
+		r.noteChange()
 	}
 }
 
@@ -369,7 +355,7 @@ func (r *Reconciler) release(keys []api.Key) {
 
 	r.watchNamespaces()
 	r.mu.Unlock()
-	r.changes.Store(struct{}{})
+	r.noteChange()
 	r.deletions.Store(struct{}{}) // some may have waited for one of these Links
 	r.clusters.Enqueue(names...)
 }

@@ -25,6 +25,7 @@ import (
 	"github.com/fingerpost/fingerpost/cluster/api"
 	"github.com/fingerpost/fingerpost/cluster/apply"
 	"github.com/fingerpost/fingerpost/cluster/linkerd"
+	"github.com/fingerpost/fingerpost/federation"
 	"github.com/fingerpost/fingerpost/federation/watch"
 )
 
@@ -56,12 +57,13 @@ type Options struct {
 //     reconcileAll has enqueued every name and seen each of them applied. From here on the process may
 //     serve: a cluster without a Spec is known not to be linked, as far as we have permission to read. A
 //     refused listing does not delay serving, because it may stay refused for ever.
-//  3. AllApplied. Nothing that exists was refused: each kind was listed, or is not served by the API server
-//     (NotFound). For this, reconcileAll runs once more after the last listing. Where Links are not served it
+//  3. The Membership is complete. Nothing that exists was refused: each kind was listed, or is not served by the API
+//     server (NotFound). For this, reconcileAll runs once more after the last listing. Where Links are not served it
 //     waits for DeletionGrace at most, since the CRD may have been deleted a moment ago.
-//  4. GraceOver, DeletionGrace after step 3 has begun, and once it is decided on each restored cluster, and no Link
-//     is refused that may be that of any. Before it writers delete only what they wrote for clusters that were Seen:
-//     Links may be missing because their CRD has just come back without them.
+//  4. All without a Link are unlinked, DeletionGrace after step 3 has begun, and once it is decided on each restored
+//     cluster, and no Link is refused that may be that of any. Before it writers delete only what they wrote for
+//     clusters that were linked since the start: Links may be missing because their CRD has just come back without
+//     them.
 //
 // No step waits for anything to be written into a Link. A name counts as applied before its conditions
 // are patched, so that an API server that rejects patches does not keep a replica from serving.
@@ -92,10 +94,9 @@ type Reconciler struct {
 	controllers *secretNamespace    // the controller namespace
 	clusters    *apply.Loop[string] // by name
 	metrics     *conditionMetrics
-	changes     watch.Value[struct{}] // superseded when a Link has changed
-	deletions   watch.Value[struct{}] // superseded when a Link was deleted
-	allApplied  chan struct{}         // see AllApplied
-	graceOver   chan struct{}         // see GraceOver
+	changes     watch.Value[struct{}]               // superseded when a Link has changed
+	deletions   watch.Value[struct{}]               // superseded when a Link was deleted
+	membership  watch.Value[*federation.Membership] // stored under mu
 
 	ctx context.Context // set by Start before anything is watched
 	wg  sync.WaitGroup
@@ -105,6 +106,7 @@ type Reconciler struct {
 	deleted    map[api.Key]deletion
 	restored   map[string]cluster.Spec // clusters of checkpoints, neither linked nor released since
 	everLinked map[string]bool         // clusters linked since the start, or restored; nil after the grace
+	knows      knowledge
 	namespaces map[string]*secretNamespace
 	labelled   map[api.Key]string // the cluster names of labelled Secrets
 	pending    map[string]bool    // names that the running reconcileAll waits for
@@ -150,8 +152,6 @@ func NewReconciler(
 		onListed:         onListed,
 		events:           recorder,
 		conn:             conn,
-		allApplied:       make(chan struct{}),
-		graceOver:        make(chan struct{}),
 		seenLinks:        map[api.Key]*Link{},
 		deleted:          map[api.Key]deletion{},
 		restored:         map[string]cluster.Spec{},
@@ -222,6 +222,7 @@ func (r *Reconciler) applyLinked(ctx context.Context) {
 	if !r.reconcileAll(ctx) {
 		return
 	}
+	r.learn(knowsListed)
 	r.onListed()
 	if !r.links.WaitComplete(ctx) || !r.controllers.WaitComplete(ctx) || !r.reconcileAll(ctx) {
 		return
@@ -235,14 +236,10 @@ func (r *Reconciler) applyLinked(ctx context.Context) {
 		return
 	}
 
-	close(r.allApplied)
+	r.learn(knowsAll)
 	<-grace.Done()
 	if r.waitDecided(ctx) {
-		r.mu.Lock()
-		r.everLinked = nil
-		r.mu.Unlock()
-		close(r.graceOver)
-		r.changes.Store(struct{}{})
+		r.learn(knowsGone)
 	}
 }
 
@@ -257,15 +254,6 @@ func (r *Reconciler) logRefused() {
 			"namespace", r.options.ControllerNamespace, "reason", refused)
 	}
 }
-
-// AllApplied returns a channel that closes once every linked cluster was applied, and none can be missing
-// because of a missing permission: Links, if they are served, and Secrets in the controller namespace were
-// listed.
-func (r *Reconciler) AllApplied() <-chan struct{} { return r.allApplied }
-
-// GraceOver returns a channel that closes DeletionGrace after everything that links clusters was listed, or later, when
-// it is decided on each restored cluster and no Link may be that of any: what is not linked then was unlinked.
-func (r *Reconciler) GraceOver() <-chan struct{} { return r.graceOver }
 
 // reconcileAll enqueues every cluster name, and waits until each was applied. It returns false if Start ends
 // first.
@@ -338,7 +326,7 @@ func (r *Reconciler) linkChanged(key api.Key) {
 	r.watchNamespaces()
 	r.mu.Unlock()
 
-	r.changes.Store(struct{}{})
+	r.noteChange()
 	if had {
 		r.clusters.Enqueue(old.clusterName)
 	}
@@ -433,6 +421,7 @@ func (r *Reconciler) secretChanged(key api.Key) {
 	now := r.labelled[key]
 	r.mu.Unlock()
 
+	r.publishMembership()
 	for _, name := range []string{old, now} {
 		if name != "" {
 			r.clusters.Enqueue(name)

@@ -30,7 +30,6 @@ import (
 	"github.com/fingerpost/fingerpost/cluster/apitest"
 	"github.com/fingerpost/fingerpost/cluster/checkpoint"
 	"github.com/fingerpost/fingerpost/federation"
-	"github.com/fingerpost/fingerpost/federation/watch"
 )
 
 // fleet is the cluster home, which links others, with API servers in memory and virtual time.
@@ -336,9 +335,9 @@ func (f *fleet) condition(of string) map[string]any {
 	return nil
 }
 
-// A kind that may not be listed does not keep a replica from serving. But AllApplied stays open: a cluster may be
-// linked by what cannot be read.
-func TestAllApplied(t *testing.T) {
+// A kind that may not be listed does not keep a replica from serving. But the Membership is not complete: a cluster may
+// be linked by what cannot be read.
+func TestCompleteMembership(t *testing.T) {
 	for name, c := range map[string]struct {
 		fault, mend func(*fleet)
 		known       bool
@@ -371,18 +370,19 @@ func TestAllApplied(t *testing.T) {
 				f.link("west", false)
 				c.fault(f)
 			}, func(f *fleet) {
-				if n, known := f.listed.Load(), watch.IsClosed(f.reconciler.AllApplied()); n != 1 || known != c.known {
-					t.Errorf("onListed was called %d times, AllApplied is closed: %t", n, known)
+				isComplete := func() bool {
+					membership, _ := f.reconciler.Membership()
+					return membership.IsComplete()
+				}
+				if n, known := f.listed.Load(), isComplete(); n != 1 || known != c.known {
+					t.Errorf("onListed was called %d times, the Membership is complete: %t", n, known)
 				}
 				c.mend(f)
 				f.pass(30 * time.Second)
 				statuses, _ := f.registry.Statuses()
-				if n, known := f.listed.Load(), watch.IsClosed(f.reconciler.AllApplied()); n != 1 || !known ||
-					len(statuses) != 2 {
-					t.Errorf(
-						"in the end onListed was called %d times, AllApplied is closed: %t, with %d clusters",
-						n, known, len(statuses),
-					)
+				if n, known := f.listed.Load(), isComplete(); n != 1 || !known || len(statuses) != 2 {
+					t.Errorf("in the end onListed was called %d times, the Membership is complete: %t, with %d clusters",
+						n, known, len(statuses))
 				}
 			})
 		})

@@ -55,9 +55,16 @@ func (e *serviceEvents) recordChange(service key, old, now *serviceRecord) {
 
 // followClusters follows which clusters are linked, once that is known.
 func (f *federatedSlices) followClusters(ctx context.Context) {
-	if !watch.WaitClosed(ctx, f.writer.options.Links.AllApplied()) {
-		return
+	for {
+		membership, changed := f.writer.options.Links.Membership()
+		if membership.IsComplete() {
+			break
+		}
+		if !watch.WaitClosed(ctx, changed) {
+			return
+		}
 	}
+
 	for {
 		names, changed := f.writer.registry.Names()
 		f.events.setLinked(names)

@@ -43,7 +43,7 @@ type federatedSlices struct {
 
 func newFederatedSlices(w *Writer, t *apply.Target) *federatedSlices {
 	f := &federatedSlices{leftOut: map[string]map[key]int{}, private: map[key]int{}}
-	background := []func(context.Context){f.enqueueWhenLinked, f.enqueueWhenOwned}
+	background := []func(context.Context){f.enqueueWhenUnlinked, f.enqueueWhenOwned}
 	if t.Local {
 		f.events = newServiceEvents(w.options.Events)
 		background = append(background, f.followClusters, f.reportLeftTo)
@@ -94,14 +94,19 @@ func (f *federatedSlices) run(ctx context.Context) error {
 	return f.loop.Run(ctx)
 }
 
-// enqueueWhenLinked enqueues the Services that opt in once it is known which clusters are linked, and once all others
-// were unlinked.
-func (f *federatedSlices) enqueueWhenLinked(ctx context.Context) {
-	all := f.writer.options.Links
-	for _, known := range []<-chan struct{}{all.AllApplied(), all.GraceOver()} {
-		if !watch.IsClosed(known) && watch.WaitClosed(ctx, known) {
-			f.loop.Enqueue(f.loop.Followed()...)
+// enqueueWhenUnlinked enqueues the Services that opt in when it is decided of a cluster that it is unlinked.
+func (f *federatedSlices) enqueueWhenUnlinked(ctx context.Context) {
+	before, changed := f.writer.options.Links.Membership()
+	for watch.WaitClosed(ctx, changed) {
+		var now *federation.Membership
+		now, changed = f.writer.options.Links.Membership()
+		for c := range now.Changed(before) {
+			if now.Of(c) == federation.StateUnlinked {
+				f.loop.Enqueue(f.loop.Followed()...)
+				break
+			}
 		}
+		before = now
 	}
 }
 
@@ -251,12 +256,16 @@ func (f *federatedSlices) readView(ctx context.Context, ref federation.Ref) (*fe
 }
 
 // ownership is which installation this is, whether its Lease is seen to be held, which one writes the endpoints of a
-// source cluster, empty for none, and whether one that is not linked was unlinked.
+// source cluster, empty for none, and which clusters are linked.
 type ownership struct {
 	installation string
 	held         bool
 	ownerOf      func(source string) string
-	unlinked     func(source string) bool
+	membership   *federation.Membership
+}
+
+func (o ownership) isUnlinked(source federation.Cluster) bool {
+	return o.membership.Of(source) == federation.StateUnlinked
 }
 
 // ownership returns what is so now. It does not change afterwards, unless a cluster is unlinked: the groups that are
@@ -266,7 +275,8 @@ func (f *federatedSlices) ownership() ownership {
 	owners, held := f.Owners.Load()
 	ownerOf := func(source string) string { return owners[source] }
 	_, isHeld := held[own]
-	return ownership{own, isHeld, ownerOf, f.writer.unlinked}
+	membership, _ := f.writer.options.Links.Membership()
+	return ownership{own, isHeld, ownerOf, membership}
 }
 
 // federatedGroups returns the endpoints of the members of a Service that this installation writes, and which of its
@@ -304,7 +314,7 @@ func federatedGroups(
 
 	for _, m := range snapshot.Members {
 		name := string(m.Origin.Cluster)
-		unknown[name] = unknown[name] || !m.Known || !m.Linked && !who.unlinked(name)
+		unknown[name] = unknown[name] || !m.Known || !m.Linked && !who.isUnlinked(m.Origin.Cluster)
 		linked[name] = m.Linked
 		if m.View == nil || m.View.ExternalName {
 			continue

@@ -136,7 +136,8 @@ home IPv4 "" http:8080/TCP/http 10.0.0.1@home-a=Pod/pod`
 // ours is an installation that owns every source.
 var ours = ownership{"home", true, func(string) string { return "home" }, wasUnlinked}
 
-func wasUnlinked(string) bool { return true }
+// wasUnlinked is a Membership of none: all are unlinked.
+var wasUnlinked = federation.NewMembership(nil, federation.StateUnlinked, true)
 
 func sliceOf(source, writer string) *discoveryv1.EndpointSlice {
 	es := &discoveryv1.EndpointSlice{}

@@ -29,9 +29,7 @@ type Options struct {
 
 // Links is what links clusters. See links.Reconciler, which implements it.
 type Links interface {
-	AllApplied() <-chan struct{} // closed when it is known which clusters are linked
-	Seen() map[string]bool       // clusters that were unlinked if they are not linked
-	GraceOver() <-chan struct{}  // closed when all that are not linked were unlinked
+	Membership() (*federation.Membership, <-chan struct{})
 }
 
 // A Writer writes slices into every engaged cluster that permits it. What it does in one cluster is two tasks of
@@ -115,11 +113,4 @@ func (w *Writer) connection(name string) *api.Connection {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.conns[name]
-}
-
-// unlinked reports whether a cluster that is not linked was unlinked. It is not known before all Links were applied;
-// and before their grace is over, one that was never linked since this process started may be so again in a moment.
-func (w *Writer) unlinked(source string) bool {
-	all := w.options.Links
-	return watch.IsClosed(all.AllApplied()) && (watch.IsClosed(all.GraceOver()) || all.Seen()[source])
 }

@@ -25,6 +25,7 @@ import (
 	"github.com/fingerpost/fingerpost/cluster/apply"
 	"github.com/fingerpost/fingerpost/cluster/view"
 	"github.com/fingerpost/fingerpost/federation"
+	"github.com/fingerpost/fingerpost/federation/watch"
 )
 
 // fleet is a Writer in the cluster home, which links others, on API servers in memory and virtual time.
@@ -41,12 +42,15 @@ type fleet struct {
 	wg       sync.WaitGroup
 }
 
-// allLinked is Links all of which are known once it is closed.
+// allLinked is Links all of which are known, and those that do not link a cluster, once it is closed.
 type allLinked chan struct{}
 
-func (l allLinked) AllApplied() <-chan struct{} { return l }
-func (l allLinked) GraceOver() <-chan struct{}  { return l }
-func (allLinked) Seen() map[string]bool         { return nil }
+func (l allLinked) Membership() (*federation.Membership, <-chan struct{}) {
+	if watch.IsClosed(l) {
+		return federation.NewMembership(nil, federation.StateUnlinked, true), nil
+	}
+	return nil, l
+}
 
 func inFleet(t *testing.T, test func(*fleet)) {
 	t.Helper()

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/fingerpost/fingerpost/cluster/api"
+	"github.com/fingerpost/fingerpost/federation"
 	"github.com/fingerpost/fingerpost/federation/watch"
 	"github.com/fingerpost/fingerpost/links"
 )
@@ -22,8 +23,7 @@ type linkSet struct {
 	synced          bool            // all Links that can be read were
 	complete        bool            // all Links of the namespace that is read are known
 	everServed      map[string]bool // clusters whose Link was ours to serve, now or earlier in the term
-	seen            map[string]bool // clusters without a Link that this process knows to have been linked
-	graceOver       bool            // so are all others without one, if they ever were: see links.Reconciler
+	membership      *federation.Membership
 	servedByLinkerd map[string]bool // clusters that Linkerd's service mirror serves for Links that are not read
 	localSkipReason string          // why local members are not ours to write; empty if they are
 }
@@ -77,8 +77,13 @@ func (s *linkSet) probedOver(k api.Key) *link {
 
 // sameAround reports whether two linkSets lead to the same plans but for what their Links ask for.
 func (s *linkSet) sameAround(o *linkSet) bool {
-	return s.complete == o.complete && s.localSkipReason == o.localSkipReason && s.graceOver == o.graceOver &&
-		maps.Equal(s.servedByLinkerd, o.servedByLinkerd) && maps.Equal(s.seen, o.seen)
+	for c := range s.membership.Changed(o.membership) {
+		if s.linkOf(string(c)) == nil {
+			return false
+		}
+	}
+	return s.complete == o.complete && s.localSkipReason == o.localSkipReason &&
+		maps.Equal(s.servedByLinkerd, o.servedByLinkerd)
 }
 
 // samePlans reports whether two Links lead to the same plans; o is nil for none.
@@ -212,9 +217,9 @@ func (f *linkFollower) newLinkSet(ctx context.Context, all []*links.Mirroring) *
 	ownNamespace := f.options.Namespace
 	next := &linkSet{
 		namespace: f.links.Namespace(), synced: watch.IsClosed(f.links.Synced()),
-		seen: f.links.Seen(), graceOver: watch.IsClosed(f.links.GraceOver()),
 		everServed: map[string]bool{}, servedByLinkerd: map[string]bool{},
 	}
+	next.membership, _ = f.links.Membership() // what supersedes it supersedes the Mirrorings
 	next.complete = next.synced
 	next.localSkipReason = f.leaseHeld(ctx, ownNamespace, localLeaseName)
 
@@ -222,7 +227,6 @@ func (f *linkFollower) newLinkSet(ctx context.Context, all []*links.Mirroring) *
 		if mirroring.Problem != "" && mirroring.Cluster == "" {
 			next.complete = false // it may name any cluster
 		}
-		delete(next.seen, mirroring.Cluster)
 		l := &link{
 			Mirroring:  mirroring,
 			skipReason: f.leaseHeld(ctx, mirroring.Link.Namespace, linkLeasePrefix+mirroring.Link.Name),

@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/fingerpost/fingerpost/cluster/api"
+	"github.com/fingerpost/fingerpost/federation"
 	"github.com/fingerpost/fingerpost/links"
 )
 
@@ -321,7 +322,7 @@ func (in *inputs) linkGone(existing *corev1.Service, cluster string) bool {
 	switch {
 	case !in.complete, in.servedByLinkerd[cluster], in.linkOf(cluster) != nil:
 		return false
-	case !in.seen[cluster] && !in.graceOver:
+	case in.membership.Of(federation.Cluster(cluster)) == federation.StateUndecided:
 		return false // its Link may be about to come back, with a CRD that was deleted before this process started
 	}
 	owner, written := ownersOf(existing)[cluster]

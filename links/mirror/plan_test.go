@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/fingerpost/fingerpost/cluster/api"
+	"github.com/fingerpost/fingerpost/federation"
 	"github.com/fingerpost/fingerpost/links"
 )
 
@@ -52,13 +53,30 @@ type scene struct {
 
 func (s scene) linkSet() *linkSet {
 	all := &linkSet{
-		links: s.links, complete: !s.partial, everServed: s.seen, servedByLinkerd: s.foreign, seen: s.seen,
-		graceOver: !s.grace, namespace: s.linkNamespace,
+		links: s.links, complete: !s.partial, everServed: s.seen, servedByLinkerd: s.foreign,
+		membership: s.membership(), namespace: s.linkNamespace,
 	}
 	if s.localSkip {
 		all.localSkipReason = "Linkerd does it"
 	}
 	return all
+}
+
+// membership returns which clusters are linked: what was seen and has no Link is not any more.
+func (s scene) membership() *federation.Membership {
+	states, others := map[federation.Cluster]federation.LinkState{}, federation.StateUnlinked
+	for name, seen := range s.seen {
+		if seen {
+			states[federation.Cluster(name)] = federation.StateUnlinked
+		}
+	}
+	for _, l := range s.links {
+		states[federation.Cluster(l.Cluster)] = federation.StateLinked
+	}
+	if s.grace {
+		others = federation.StateUndecided
+	}
+	return federation.NewMembership(states, others, true)
 }
 
 func find(all []*corev1.Service, k api.Key) *corev1.Service {
