@@ -89,20 +89,20 @@ func NewServer(log logr.Logger, concurrent int, reviews map[string]Review) *Serv
 // and one for which there is no memory at present 503. Where a Review fails or panics the answer is 500.
 func (s *Server) ServeHTTP(to http.ResponseWriter, r *http.Request) { s.mux.ServeHTTP(to, r) }
 
-func (s *Server) serve(to http.ResponseWriter, r *http.Request, review *Review) {
-	body, done, err := s.bytes.read(to, r)
+func (s *Server) serve(to http.ResponseWriter, request *http.Request, review *Review) {
+	body, done, err := s.bytes.read(to, request)
 	defer done()
 	if err != nil {
-		s.reject(to, r, review, err)
+		s.reject(to, request, review, err)
 		return
 	}
 	if len(body) == 0 {
 		return
 	}
 
-	answer, err := s.answer(r.Context(), review, body)
+	answer, err := s.answer(request.Context(), review, body)
 	if err != nil {
-		s.reject(to, r, review, err)
+		s.reject(to, request, review, err)
 		return
 	}
 	to.Header().Set("Content-Type", jsonFormat)
@@ -130,15 +130,15 @@ func (s *Server) answer(ctx context.Context, review *Review, body []byte) (*admi
 }
 
 // decide returns the response of a Review to a request; an error, which is logged, if there is none.
-func (s *Server) decide(ctx context.Context, review *Review, r *Request) (*admissionv1.AdmissionResponse, error) {
-	log := s.log.WithValues("namespace", r.Namespace, "name", r.Name, "operation", r.Operation,
-		"user", r.User.Name, "uid", r.UID)
-	response, err := ask(ctx, log, review, r)
+func (s *Server) decide(ctx context.Context, review *Review, request *Request) (*admissionv1.AdmissionResponse, error) {
+	log := s.log.WithValues("namespace", request.Namespace, "name", request.Name, "operation", request.Operation,
+		"user", request.User.Name, "uid", request.UID)
+	response, err := ask(ctx, log, review, request)
 
 	if denial, is := errors.AsType[*Denial](err); is {
 		review.Verdicts.WithLabelValues(denied).Inc()
 		log.Info("Denied a "+review.Subject, "reason", denial.Message)
-		return &admissionv1.AdmissionResponse{UID: r.UID, Result: &metav1.Status{
+		return &admissionv1.AdmissionResponse{UID: request.UID, Result: &metav1.Status{
 			Status: metav1.StatusFailure, Reason: metav1.StatusReasonBadRequest, Code: http.StatusBadRequest,
 			Message: denial.Message,
 		}}, nil
@@ -152,7 +152,7 @@ func (s *Server) decide(ctx context.Context, review *Review, r *Request) (*admis
 
 	review.Verdicts.WithLabelValues(allowed).Inc()
 	log.V(1).Info("Allowed a "+review.Subject, "patched", len(response.Patch) > 0)
-	answer := &admissionv1.AdmissionResponse{UID: r.UID, Allowed: true, Warnings: response.Warnings}
+	answer := &admissionv1.AdmissionResponse{UID: request.UID, Allowed: true, Warnings: response.Warnings}
 	if len(response.Patch) > 0 {
 		answer.Patch, answer.PatchType = response.Patch, new(admissionv1.PatchTypeJSONPatch)
 	}
@@ -179,7 +179,7 @@ func ask(ctx context.Context, log logr.Logger, review *Review, r *Request) (resp
 var errNoAnswer = errors.New("the review has failed: the log of the webhook has more")
 
 // reject answers a request that is no AdmissionReview, or about which a Review has failed.
-func (s *Server) reject(to http.ResponseWriter, r *http.Request, review *Review, err error) {
+func (s *Server) reject(to http.ResponseWriter, request *http.Request, review *Review, err error) {
 	if errors.Is(err, errNoAnswer) { // it is logged and counted
 		http.Error(to, err.Error(), http.StatusInternalServerError)
 		return
@@ -191,6 +191,6 @@ func (s *Server) reject(to http.ResponseWriter, r *http.Request, review *Review,
 
 	review.Verdicts.WithLabelValues(unreadable).Inc()
 	s.log.Info("A request to the webhook cannot be read; only an API server should send any",
-		"client", r.RemoteAddr, "reason", err.Error())
+		"client", request.RemoteAddr, "reason", err.Error())
 	http.Error(to, err.Error(), code)
 }

@@ -113,22 +113,22 @@ func (r *Registry) NotSaved() NotSaved {
 }
 
 // saveCheckpoint saves what a cluster has published, or confirms the file if that is the same.
-func (r *Registry) saveCheckpoint(status Status, s *savedCheckpoint) {
-	published, same := r.store.Published(federation.Cluster(status.Name), s.Published)
+func (r *Registry) saveCheckpoint(status Status, saved *savedCheckpoint) {
+	published, same := r.store.Published(federation.Cluster(status.Name), saved.Published)
 	next := checkpoint.Checkpoint{Header: headerOf(status), Published: published}
 	var err error
-	if same && s.Header == next.Header && s.failed == "" {
+	if same && saved.Header == next.Header && saved.failed == "" {
 		err = r.options.Checkpoints.Confirm(status.Name)
 	} else {
 		err = r.options.Checkpoints.Save(next)
 	}
 
 	problem := ErrorText(err)
-	if problem != s.failed && err != nil {
+	if problem != saved.failed && err != nil {
 		r.log.Error(err, "The checkpoint of a cluster cannot be saved: a replica that starts here while the cluster "+
 			"is unreachable will not have its endpoints", "cluster", status.Name)
 	}
-	s.Checkpoint, s.failed = next, problem
+	saved.Checkpoint, saved.failed = next, problem
 }
 
 // restoreFromDir publishes the checkpoint of the cluster, if there is one, and not of one that was unlinked.
@@ -247,8 +247,8 @@ func (s *supervisor) takeAnswer(a peerAnswer) {
 }
 
 // restore publishes what a cluster had published at a time.
-func (s *supervisor) restore(c checkpoint.Checkpoint, err error) {
-	if err == nil && c.Local != s.status.Local {
+func (s *supervisor) restore(stored checkpoint.Checkpoint, err error) {
+	if err == nil && stored.Local != s.status.Local {
 		err = errors.New("it is that of the local cluster, or this one is, and the other is not")
 	}
 	if err != nil {
@@ -259,49 +259,49 @@ func (s *supervisor) restore(c checkpoint.Checkpoint, err error) {
 		return
 	}
 
-	if s.guard == nil || !s.guard.restores(c.Released) {
-		c.Published.Holds = nil
+	if s.guard == nil || !s.guard.restores(stored.Released) {
+		stored.Published.Holds = nil
 	}
-	boundHolds(c.Published.Holds, time.Now())
+	boundHolds(stored.Published.Holds, time.Now())
 	s.registry.setState(s, federation.Stale)
 	writer := s.registry.newWriter(s)
 	if writer == nil {
 		return // it was removed
 	}
 
-	writer.Write(c.Published)
+	writer.Write(stored.Published)
 	writer.MarkSynced()
 	if s.status.State != federation.Stale {
 		s.status.State, s.status.Since = federation.Stale, time.Now()
 	}
 
 	again := !s.status.Checkpoint.IsZero()
-	s.status.Checkpoint, s.status.LastContact = c.AsOf, c.AsOf
+	s.status.Checkpoint, s.status.LastContact = stored.AsOf, stored.AsOf
 	s.registry.updateStatus(s)
 	level := 0
 	if again {
 		level = 1 // in a partition each change of the cluster is taken over from others
 	}
 	s.log.V(level).Info("The last state of the cluster was restored; it is Stale until the cluster is synced",
-		"asOf", c.AsOf, "services", c.Published.Views.Len(), "held", len(c.Published.Holds))
+		"asOf", stored.AsOf, "services", stored.Published.Views.Len(), "held", len(stored.Published.Holds))
 	s.registry.trafficChanged.Ring()
 }
 
 // boundHolds deletes holds that have ended, and has others end when one that begins now would end at the latest: a
 // clock that was wrong where they were saved must not keep endpoints for years.
 func boundHolds(holds map[federation.Service]federation.PublishedHold, now time.Time) {
-	for svc, h := range holds {
+	for svc, hold := range holds {
 		switch latest := now.Add(policy.MaxTime); {
-		case h.Until.IsZero(): // it waits for a list
-			if h.Since.IsZero() || h.Since.After(now) {
-				h.Since = now
+		case hold.Until.IsZero(): // it waits for a list
+			if hold.Since.IsZero() || hold.Since.After(now) {
+				hold.Since = now
 			}
-			holds[svc] = h
-		case !now.Before(h.Until):
+			holds[svc] = hold
+		case !now.Before(hold.Until):
 			delete(holds, svc)
-		case h.Until.After(latest):
-			h.Until = latest
-			holds[svc] = h
+		case hold.Until.After(latest):
+			hold.Until = latest
+			holds[svc] = hold
 		}
 	}
 }

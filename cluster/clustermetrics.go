@@ -42,7 +42,7 @@ var lagNames = map[string]string{
 }
 
 func newClusterMetrics(cluster string, detailed bool) *clusterMetrics {
-	m := &clusterMetrics{
+	result := &clusterMetrics{
 		cluster: cluster, detailed: detailed,
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "http_client_requests_total", Help: "Requests to the API server of a cluster that it has answered.",
@@ -66,7 +66,7 @@ func newClusterMetrics(cluster string, detailed bool) *clusterMetrics {
 		if !detailed && !strings.HasPrefix(name, "endpoint") {
 			continue
 		}
-		m.lags[resource] = prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		result.lags[resource] = prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: name + "_informer_lag_seconds",
 			Help: "Time from a change to its arrival here: from when it was made, by the API server's clock " +
 				"and in whole seconds, to now by ours. A change that is no newer than one that has arrived before " +
@@ -74,7 +74,7 @@ func newClusterMetrics(cluster string, detailed bool) *clusterMetrics {
 			Buckets: []float64{.5, 1, 2.5, 5, 10, 25, 50, 100, 250, 1000},
 		}, []string{"cluster"})
 	}
-	return m
+	return result
 }
 
 // vectors returns those that are exported.

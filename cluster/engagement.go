@@ -66,13 +66,13 @@ func (s *supervisor) newEngagement(ctx context.Context, access Access, conn *api
 		options.MaxEndpoints = s.registry.options.Budget.ServiceEndpoints
 	}
 
-	e := &engagement{
+	engagement := &engagement{
 		log: s.log, access: access, conn: conn,
 		reconciler: view.NewReconciler(s.log, federation.Cluster(s.name), options),
 	}
 
-	e.ctx, e.cancel = context.WithCancel(ctx)
-	for _, k := range e.reconciler.Kinds() {
+	engagement.ctx, engagement.cancel = context.WithCancel(ctx)
+	for _, k := range engagement.reconciler.Kinds() {
 		w := api.NewWatcher(conn, k.Kind, k.Store)
 		w.ObserveLag(s.metrics.lag(k.Resource.GroupResource().String()))
 		if !k.Required {
@@ -81,13 +81,13 @@ func (s *supervisor) newEngagement(ctx context.Context, access Access, conn *api
 
 		conn.Share(w)
 		informer := kindInformer{k, w}
-		e.kinds = append(e.kinds, informer)
+		engagement.kinds = append(engagement.kinds, informer)
 		if k.Required {
-			e.required = append(e.required, informer)
+			engagement.required = append(engagement.required, informer)
 		}
 	}
 
-	return e
+	return engagement
 }
 
 // disengage ends the engagement, waits for all its goroutines and closes its connection.
@@ -113,19 +113,19 @@ func (e *engagement) sync(ctx context.Context) error {
 	patience, cancel := context.WithTimeout(ctx, optionalTimeout) // for all of them
 	defer cancel()
 
-	for _, k := range e.kinds {
+	for _, informer := range e.kinds {
 		select {
-		case <-k.Store.Synced():
-		case <-k.Refused():
+		case <-informer.Store.Synced():
+		case <-informer.Refused():
 		case <-patience.Done():
 		}
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
 
-		if !watch.IsClosed(k.Store.Synced()) {
+		if !watch.IsClosed(informer.Store.Synced()) {
 			e.log.Info("An optional kind cannot be listed: until then what depends on it is as it was, or left out",
-				"kind", k.Resource.GroupResource().String(), "reason", k.Problem())
+				"kind", informer.Resource.GroupResource().String(), "reason", informer.Problem())
 		}
 	}
 	return nil

@@ -96,7 +96,7 @@ type guardedWriter struct {
 }
 
 // newWriter returns the guarded form of the newest writer.
-func (g *guard) newWriter(w *federation.ClusterWriter, confirm func(*guardedWriter)) *guardedWriter {
+func (g *guard) newWriter(writer *federation.ClusterWriter, confirm func(*guardedWriter)) *guardedWriter {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 
@@ -107,12 +107,12 @@ func (g *guard) newWriter(w *federation.ClusterWriter, confirm func(*guardedWrit
 			continue
 		}
 		had.ready += h.Endpoints
-		if w.View(svc) == nil {
+		if writer.View(svc) == nil {
 			had.services++
 		}
 	}
 
-	g.writer = &guardedWriter{ClusterWriter: w, guard: g, confirm: confirm, had: had}
+	g.writer = &guardedWriter{ClusterWriter: writer, guard: g, confirm: confirm, had: had}
 	return g.writer
 }
 
@@ -130,11 +130,11 @@ func (w *guardedWriter) Delete(svc federation.Service) {
 
 // holdLoss counts what the cluster has when the next View of a Service is written, and holds what that would withdraw.
 func (w *guardedWriter) holdLoss(svc federation.Service, next *federation.View) {
-	g := w.guard
-	g.mu.Lock()
-	defer g.mu.Unlock()
+	guard := w.guard
+	guard.mu.Lock()
+	defer guard.mu.Unlock()
 
-	if g.writer != w || !w.synced && g.asked.Hold == 0 {
+	if guard.writer != w || !w.synced && guard.asked.Hold == 0 {
 		return // it is fenced, or MarkSynced counts
 	}
 
@@ -149,59 +149,59 @@ func (w *guardedWriter) holdLoss(svc federation.Service, next *federation.View) 
 		return
 	}
 
-	g.setAmount(amount{g.has.ready + change.ready, g.has.services + change.services}, now)
+	guard.setAmount(amount{guard.has.ready + change.ready, guard.has.services + change.services}, now)
 	if change.ready >= 0 && change.services >= 0 {
 		return
 	}
 
 	switch {
-	case g.confirming || w.beginHold(now):
+	case guard.confirming || w.beginHold(now):
 		w.Hold(svc, now)
-	case g.asked.Hold > 0:
+	case guard.asked.Hold > 0:
 		if w.Remember(svc, now.Add(policy.Window), change.services < 0) {
-			g.changed() // it is to be forgotten
+			guard.changed() // it is to be forgotten
 		}
 	}
 }
 
 // beginHold holds what is lost of late, and has it confirmed, if it is most of what the cluster had.
 func (w *guardedWriter) beginHold(now time.Time) (isMass bool) {
-	g := w.guard
-	had := amount{g.ready.Max(now), g.services.Max(now)}
-	if !g.isMass(had) {
+	guard := w.guard
+	had := amount{guard.ready.Max(now), guard.services.Max(now)}
+	if !guard.isMass(had) {
 		return false
 	}
 
-	g.confirming, g.had = true, had
-	g.log.Info("The cluster withdraws most of what it had: it is held until a new list confirms that",
-		"endpoints", had.ready-g.has.ready, "of", had.ready, "services", had.services-g.has.services,
+	guard.confirming, guard.had = true, had
+	guard.log.Info("The cluster withdraws most of what it had: it is held until a new list confirms that",
+		"endpoints", had.ready-guard.has.ready, "of", had.ready, "services", had.services-guard.has.services,
 		"ofServices", had.services)
-	g.store.EndHolds(g.cluster, now) // what was lost longer ago
+	guard.store.EndHolds(guard.cluster, now) // what was lost longer ago
 	w.HoldRemembered(now)
 	w.confirm(w)
-	g.changed()
+	guard.changed()
 	return true
 }
 
 // MarkSynced removes what was not written, unless that is held.
 func (w *guardedWriter) MarkSynced() {
-	g := w.guard
-	g.mu.Lock()
-	if !g.confirming {
-		g.had = w.had
+	guard := w.guard
+	guard.mu.Lock()
+	if !guard.confirming {
+		guard.had = w.had
 	}
-	if g.asked.Hold > 0 {
+	if guard.asked.Hold > 0 {
 		for _, svc := range w.Unwritten() {
 			w.Hold(svc, time.Now())
 		}
 	}
 
 	w.synced = true
-	g.mu.Unlock()
+	guard.mu.Unlock()
 	w.ClusterWriter.MarkSynced()
-	g.mu.Lock()
-	g.recount()
-	g.mu.Unlock()
+	guard.mu.Lock()
+	guard.recount()
+	guard.mu.Unlock()
 	w.decide()
 }
 
@@ -229,33 +229,33 @@ func (g *guard) isMass(had amount) bool {
 
 // decide confirms what is held or ends it, after everything was listed.
 func (w *guardedWriter) decide() {
-	g := w.guard
-	g.mu.Lock()
-	if g.writer != w {
-		g.mu.Unlock()
+	guard := w.guard
+	guard.mu.Lock()
+	if guard.writer != w {
+		guard.mu.Unlock()
 		return // it is fenced: the next one decides
 	}
 
-	mass, until := g.isMass(g.had), time.Time{}
-	if mass && g.asked.Hold > 0 {
-		until = time.Now().Add(g.asked.Hold)
+	mass, until := guard.isMass(guard.had), time.Time{}
+	if mass && guard.asked.Hold > 0 {
+		until = time.Now().Add(guard.asked.Hold)
 	}
-	held := g.store.ConfirmHolds(g.cluster, until)
-	if g.asked.Hold == 0 {
-		g.store.EndHolds(g.cluster, time.Time{}) // what was restored, and is not asked for any more
+	held := guard.store.ConfirmHolds(guard.cluster, until)
+	if guard.asked.Hold == 0 {
+		guard.store.EndHolds(guard.cluster, time.Time{}) // what was restored, and is not asked for any more
 	}
 
-	if g.confirming {
-		g.log.Info("A withdrawal was listed", "confirmed", mass, "of", held, "until", until,
-			"endpoints", g.has.ready, "services", g.has.services)
+	if guard.confirming {
+		guard.log.Info("A withdrawal was listed", "confirmed", mass, "of", held, "until", until,
+			"endpoints", guard.has.ready, "services", guard.has.services)
 	}
-	g.confirming = false
-	g.ready.Reset()
-	g.services.Reset()
-	g.mu.Unlock()
+	guard.confirming = false
+	guard.ready.Reset()
+	guard.services.Reset()
+	guard.mu.Unlock()
 
 	if held > 0 {
-		g.changed()
+		guard.changed()
 	}
 }
 
@@ -308,25 +308,25 @@ func (g *guard) restores(released string) bool {
 // changeOf returns what a cluster gains by one View in place of another; nil is none. Slices that are the same are
 // not looked at.
 func changeOf(old, next *federation.View) (c amount) {
-	var a, b []*federation.Slice
+	var before, now []*federation.Slice
 	if old != nil {
-		a, c.services = old.Slices, -1
+		before, c.services = old.Slices, -1
 	}
 	if next != nil {
-		b, c.services = next.Slices, c.services+1
+		now, c.services = next.Slices, c.services+1
 	}
 
-	for len(a) > 0 || len(b) > 0 {
+	for len(before) > 0 || len(now) > 0 {
 		switch {
-		case len(b) == 0 || len(a) > 0 && a[0].Name < b[0].Name:
-			c.ready, a = c.ready-readyIn(a[0]), a[1:]
-		case len(a) == 0 || b[0].Name < a[0].Name:
-			c.ready, b = c.ready+readyIn(b[0]), b[1:]
+		case len(now) == 0 || len(before) > 0 && before[0].Name < now[0].Name:
+			c.ready, before = c.ready-readyIn(before[0]), before[1:]
+		case len(before) == 0 || now[0].Name < before[0].Name:
+			c.ready, now = c.ready+readyIn(now[0]), now[1:]
 		default:
-			if a[0] != b[0] {
-				c.ready += readyIn(b[0]) - readyIn(a[0])
+			if before[0] != now[0] {
+				c.ready += readyIn(now[0]) - readyIn(before[0])
 			}
-			a, b = a[1:], b[1:]
+			before, now = before[1:], now[1:]
 		}
 	}
 	return c
@@ -343,7 +343,7 @@ func readyIn(s *federation.Slice) (n int) {
 
 // confirmWithdrawal lists the kinds anew that publish what was withdrawn, publishes what follows, and has the guard
 // decide. The others may be stuck.
-func (e *engagement) confirmWithdrawal(w *guardedWriter) {
+func (e *engagement) confirmWithdrawal(writer *guardedWriter) {
 	for _, k := range e.kinds {
 		if k.Publishes {
 			k.Relist()
@@ -356,6 +356,6 @@ func (e *engagement) confirmWithdrawal(w *guardedWriter) {
 		}
 	}
 	if e.reconciler.Settle(e.ctx) == nil {
-		w.decide()
+		writer.decide()
 	}
 }

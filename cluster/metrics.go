@@ -189,39 +189,41 @@ func (c clusterSamples) send(d *prometheus.Desc, kind prometheus.ValueType, v fl
 	c.to <- prometheus.MustNewConstMetric(d, kind, v, append([]string{c.name}, labels...)...)
 }
 
-func (c clusterSamples) sendStatus(s Status) {
+func (c clusterSamples) sendStatus(status Status) {
 	for _, state := range federation.ClusterStates {
-		c.gauge(descState, oneIf(s.State == state), string(state))
+		c.gauge(descState, oneIf(status.State == state), string(state))
 	}
-	c.gauge(descSynced, oneIf(s.Synced))
-	c.gauge(descLeftTo, oneIf(s.LeftTo != ""))
-	if !s.Checkpoint.IsZero() {
-		c.gauge(descCheckpoint, float64(s.Checkpoint.Unix()))
+	c.gauge(descSynced, oneIf(status.Synced))
+	c.gauge(descLeftTo, oneIf(status.LeftTo != ""))
+	if !status.Checkpoint.IsZero() {
+		c.gauge(descCheckpoint, float64(status.Checkpoint.Unix()))
 	}
 
-	if s.Writing.State != NotWriting {
+	if status.Writing.State != NotWriting {
 		for _, state := range []WritingState{ReadOnly, Standby, Holding} {
-			c.gauge(descWriter, oneIf(s.Writing.State == state), string(state))
+			c.gauge(descWriter, oneIf(status.Writing.State == state), string(state))
 		}
 	}
-	for _, lease := range s.Writing.Leases {
+	for _, lease := range status.Writing.Leases {
 		c.gauge(descLease, 1, lease)
 	}
 }
 
-func (c clusterSamples) sendTraffic(s Status) {
-	if s.Local {
-		c.to <- prometheus.MustNewConstMetric(descLocalProblem, prometheus.GaugeValue, oneIf(s.Writing.Problem != ""))
+func (c clusterSamples) sendTraffic(status Status) {
+	if status.Local {
+		problem := oneIf(status.Writing.Problem != "")
+		c.to <- prometheus.MustNewConstMetric(descLocalProblem, prometheus.GaugeValue, problem)
 		return
 	}
-	c.gauge(descOverBudget, oneIf(s.BudgetProblem() != ""))
-	c.gauge(descDrain, float64(s.Traffic.Drain.Percent))
+
+	c.gauge(descOverBudget, oneIf(status.BudgetProblem() != ""))
+	c.gauge(descDrain, float64(status.Traffic.Drain.Percent))
 	held := 0
-	if w := s.Traffic.Withdrawn; w != nil {
+	if w := status.Traffic.Withdrawn; w != nil {
 		held = w.Endpoints
 	}
 	c.gauge(descWithdrawn, float64(held))
-	c.gauge(descUnconfirmed, float64(s.Traffic.Unconfirmed.Endpoints))
+	c.gauge(descUnconfirmed, float64(status.Traffic.Unconfirmed.Endpoints))
 }
 
 func (c clusterSamples) sendCredentials(s Status) {
@@ -256,23 +258,23 @@ func (c clusterSamples) sendEndpoints(views *federation.Views) {
 
 func (c clusterSamples) sendKinds(kinds []KindStatus, detailed bool) {
 	lists, watches := 0, 0
-	for _, k := range kinds {
-		lists, watches = lists+k.Lists, watches+k.Watches
-		if k.Refused == metav1.StatusReasonNotFound {
+	for _, kind := range kinds {
+		lists, watches = lists+kind.Lists, watches+kind.Watches
+		if kind.Refused == metav1.StatusReasonNotFound {
 			continue // there is no such kind in the cluster
 		}
 
-		c.gauge(descOpen, oneIf(k.Open), k.Kind)
-		c.gauge(descObjects, float64(k.Objects), k.Kind)
-		if d, known := descCaches[k.Kind]; known && detailed {
-			c.gauge(d, float64(k.Objects))
+		c.gauge(descOpen, oneIf(kind.Open), kind.Kind)
+		c.gauge(descObjects, float64(kind.Objects), kind.Kind)
+		if d, known := descCaches[kind.Kind]; known && detailed {
+			c.gauge(d, float64(kind.Objects))
 		}
 
-		c.counter(descMalformed, k.Malformed, k.Kind)
-		c.counter(descErrors, k.Errors[countedFromZero], k.Kind, countedFromZero)
-		for reason, n := range k.Errors {
+		c.counter(descMalformed, kind.Malformed, kind.Kind)
+		c.counter(descErrors, kind.Errors[countedFromZero], kind.Kind, countedFromZero)
+		for reason, n := range kind.Errors {
 			if reason != countedFromZero {
-				c.counter(descErrors, n, k.Kind, reason)
+				c.counter(descErrors, n, kind.Kind, reason)
 			}
 		}
 	}

@@ -190,7 +190,7 @@ func (r *Registry) unlink(name string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 
-	s, known := r.supervisors[name]
+	supervisor, known := r.supervisors[name]
 	if !known {
 		return false
 	}
@@ -200,8 +200,8 @@ func (r *Registry) unlink(name string) bool {
 		r.forgotten.Store(name, true)
 	}
 	delete(r.supervisors, name)
-	if s.cancel != nil {
-		s.cancel(ErrUnlinked)
+	if supervisor.cancel != nil {
+		supervisor.cancel(ErrUnlinked)
 	}
 
 	r.publishStatuses(func(all map[string]Status) {
@@ -270,16 +270,16 @@ func (r *Registry) ReportLeftTo(name, installation string) {
 }
 
 // changeStatus publishes the Status of a cluster after a change, unless only its times differ or the cluster was
-// removed: then s is nil, or not the supervisor of that name any more.
-func (r *Registry) changeStatus(s *supervisor, change func(*Status)) {
+// removed: then the supervisor is nil, or not that of its name any more.
+func (r *Registry) changeStatus(supervisor *supervisor, change func(*Status)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 
-	if s == nil || r.supervisors[s.name] != s {
+	if supervisor == nil || r.supervisors[supervisor.name] != supervisor {
 		return
 	}
 	statuses, _ := r.statuses.Load()
-	old := statuses[s.name]
+	old := statuses[supervisor.name]
 	next := old
 	change(&next)
 	if old.SameButTimes(next) {
@@ -287,7 +287,7 @@ func (r *Registry) changeStatus(s *supervisor, change func(*Status)) {
 	}
 
 	r.publishStatuses(func(all map[string]Status) {
-		all[s.name] = next
+		all[supervisor.name] = next
 		if next.Identity.UID != old.Identity.UID {
 			nameSameClusters(all)
 		}

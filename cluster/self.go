@@ -124,27 +124,28 @@ type selfReader struct {
 }
 
 // followSelf reads what a cluster reports of itself until its engagement ends.
-func (s *supervisor) followSelf(e *engagement) {
+func (s *supervisor) followSelf(engagement *engagement) {
 	spec, _ := s.spec.Load()
-	core, coreErr := corev1client.NewForConfigAndClient(e.conn.Config, e.conn.HTTPClient)
-	nodes, nodesErr := metadata.NewForConfigAndClient(metadata.ConfigFor(e.conn.Config), e.conn.HTTPClient)
+	core, coreErr := corev1client.NewForConfigAndClient(engagement.conn.Config, engagement.conn.HTTPClient)
+	metadataConfig := metadata.ConfigFor(engagement.conn.Config)
+	nodes, nodesErr := metadata.NewForConfigAndClient(metadataConfig, engagement.conn.HTTPClient)
 	if err := errors.Join(coreErr, nodesErr); err != nil {
 		s.log.Error(err, "BUG: no client from a configuration that is in use")
 		return
 	}
 
 	reader := &selfReader{supervisor: s, local: spec.Local, core: core, nodes: nodes.Resource(nodesResource)}
-	informed := logr.NewContext(e.ctx, s.log.V(1))
+	informed := logr.NewContext(engagement.ctx, s.log.V(1))
 	var namespace *api.Informer[map[string]string]
 	var synced, refused <-chan struct{}
 
 	switch {
 	case spec.Local:
-		e.wg.Go(func() { s.newRegionInformer(e.conn).Run(informed) })
+		engagement.wg.Go(func() { s.newRegionInformer(engagement.conn).Run(informed) })
 	case s.registry.options.ControllerNamespace != "":
-		namespace = s.newNamespaceInformer(e.conn)
+		namespace = s.newNamespaceInformer(engagement.conn)
 		synced, refused = namespace.Synced(), namespace.Refused()
-		e.wg.Go(func() { namespace.Run(informed) })
+		engagement.wg.Go(func() { namespace.Run(informed) })
 	}
 
 	timer := time.NewTimer(0)
@@ -163,12 +164,12 @@ func (s *supervisor) followSelf(e *engagement) {
 			refused = nil
 			s.reportNoSelfDrain()
 			continue
-		case <-e.ctx.Done():
+		case <-engagement.ctx.Done():
 			return
 		}
 
-		changed = e.conn.Changed()
-		reader.readDue(e.ctx)
+		changed = engagement.conn.Changed()
+		reader.readDue(engagement.ctx)
 		timer.Reset(selfInterval)
 	}
 }

@@ -82,18 +82,18 @@ type supervisor struct {
 
 // newSupervisor returns the supervisor of a cluster that was never reached.
 func newSupervisor(r *Registry, spec Spec) *supervisor {
-	s := &supervisor{
+	supervisor := &supervisor{
 		registry: r, log: r.log.WithValues("cluster", spec.Name), name: spec.Name,
 		metrics: newClusterMetrics(spec.Name, r.options.DetailedMetrics),
 		own:     newOwnReports(spec.Local),
 	}
-	s.status = Status{Name: spec.Name, State: federation.Connecting, Since: time.Now()}
-	s.status.describe(spec)
-	s.spec.Store(spec)
+	supervisor.status = Status{Name: spec.Name, State: federation.Connecting, Since: time.Now()}
+	supervisor.status.describe(spec)
+	supervisor.spec.Store(spec)
 	if !spec.Local {
-		s.guard = newGuard(s.log, r.store, spec.Name, r.trafficChanged.Ring)
+		supervisor.guard = newGuard(supervisor.log, r.store, spec.Name, r.trafficChanged.Ring)
 	}
-	return s
+	return supervisor
 }
 
 // supervise connects to the cluster as its Spec wants, and supervises the engagement in use, until ctx
@@ -189,9 +189,9 @@ func (s *supervisor) tryAccesses(ctx context.Context) error {
 	var inUse *Access
 	var lost error // why the one in use is out of contact
 
-	for i, access := range s.wanted.Access {
+	for index, access := range s.wanted.Access {
 		if live := s.current.Load(); live != nil && live.access.equal(access) {
-			inUse = &s.wanted.Access[i]
+			inUse = &s.wanted.Access[index]
 			h, _ := live.health.Load()
 			if h.err == nil {
 				break
@@ -209,7 +209,7 @@ func (s *supervisor) tryAccesses(ctx context.Context) error {
 			return context.Canceled
 		}
 		if err == nil {
-			inUse = &s.wanted.Access[i]
+			inUse = &s.wanted.Access[index]
 			failed = append(failed, lost) // it is preferred, and tried again like others that fail
 			break
 		}
@@ -423,29 +423,29 @@ func (s *supervisor) checkHealth() <-chan struct{} {
 }
 
 // updateState derives the state of the cluster from the health of the engagement in use, and publishes it.
-func (s *supervisor) updateState(h health) {
-	state := s.registry.options.Thresholds.StateAfter(time.Since(h.lastContact))
+func (s *supervisor) updateState(health health) {
+	state := s.registry.options.Thresholds.StateAfter(time.Since(health.lastContact))
 	s.registry.setState(s, state)
-	if h.restored.After(s.status.Restored) {
-		s.status.Restored = h.restored
+	if health.restored.After(s.status.Restored) {
+		s.status.Restored = health.restored
 		s.log.Info("The API server went back to an older state, as after a restore from a backup: " +
 			"everything was listed anew")
 	}
 
-	if s.status.OverBudget != h.overBudget {
-		s.status.OverBudget = h.overBudget
-		s.log.Info("The cluster went over its budget, or back below it", "problem", h.overBudget)
+	if s.status.OverBudget != health.overBudget {
+		s.status.OverBudget = health.overBudget
+		s.log.Info("The cluster went over its budget, or back below it", "problem", health.overBudget)
 	}
-	if skew := skewText(h.skew); s.status.ClockSkew != skew {
+	if skew := skewText(health.skew); s.status.ClockSkew != skew {
 		s.status.ClockSkew = skew
 		s.log.Info("The clock of the cluster is off, or is right again", "skew", skew)
 	}
 
-	s.status.LastContact, s.status.Contact = h.lastContact, h.err
+	s.status.LastContact, s.status.Contact = health.lastContact, health.err
 	if s.status.State != state {
 		s.status.State, s.status.Since = state, time.Now()
-		contact := time.Since(h.lastContact).Round(time.Second).String() + " ago"
-		s.log.Info("Cluster is "+string(state), "lastContact", contact, "error", ErrorText(h.err))
+		contact := time.Since(health.lastContact).Round(time.Second).String() + " ago"
+		s.log.Info("Cluster is "+string(state), "lastContact", contact, "error", ErrorText(health.err))
 	}
 	s.registry.updateStatus(s)
 }

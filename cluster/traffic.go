@@ -158,10 +158,10 @@ func (r *Registry) updateTraffic(s *supervisor, now time.Time) {
 }
 
 // enforceTraffic puts in force what is asked for. It needs order.
-func (r *Registry) enforceTraffic(s *supervisor, now time.Time) *trafficUpdate {
-	spec, superseded := s.spec.Load()
-	own, ownNext := s.ownTraffic(now)
-	name := federation.Cluster(s.name)
+func (r *Registry) enforceTraffic(supervisor *supervisor, now time.Time) *trafficUpdate {
+	spec, superseded := supervisor.spec.Load()
+	own, ownNext := supervisor.ownTraffic(now)
+	name := federation.Cluster(supervisor.name)
 	t := Traffic{Asked: spec.Traffic, Released: spec.Released, NoSelfDrain: own.refused}
 	t.Policy, t.Drain = inForce(spec, own, now)
 	t.Drain.Next = earliest(t.Drain.Next, ownNext)
@@ -171,26 +171,26 @@ func (r *Registry) enforceTraffic(s *supervisor, now time.Time) *trafficUpdate {
 	}
 
 	r.store.SetPolicy(name, t.Policy)
-	u := &trafficUpdate{supervisor: s, superseded: superseded, traffic: t, next: t.Drain.Next}
-	if s.guard != nil {
-		s.guard.ask(spec.Traffic.WithdrawalGuard, spec.Released)
-		r.addAccount(u, s.limits(spec), now)
-		u.next = earliest(u.next, r.store.EndHolds(name, now))
-		u.held = r.store.Holds(name)
-		maps.DeleteFunc(u.held, func(_ federation.Service, h federation.HoldStatus) bool {
+	update := &trafficUpdate{supervisor: supervisor, superseded: superseded, traffic: t, next: t.Drain.Next}
+	if supervisor.guard != nil {
+		supervisor.guard.ask(spec.Traffic.WithdrawalGuard, spec.Released)
+		r.addAccount(update, supervisor.limits(spec), now)
+		update.next = earliest(update.next, r.store.EndHolds(name, now))
+		update.held = r.store.Holds(name)
+		maps.DeleteFunc(update.held, func(_ federation.Service, h federation.HoldStatus) bool {
 			return h.Until.IsZero() || h.Endpoints == 0
 		})
 	}
 
-	if u.isDrained() || len(u.held) > 0 {
-		u.next = earliest(u.next, now.Add(neededInterval))
+	if update.isDrained() || len(update.held) > 0 {
+		update.next = earliest(update.next, now.Add(neededInterval))
 	}
-	return u
+	return update
 }
 
 // addAccount has what is held of a cluster keep to its limits, and adds what of that is to be reported.
-func (r *Registry) addAccount(u *trafficUpdate, limits api.Limits, now time.Time) {
-	name := federation.Cluster(u.supervisor.name)
+func (r *Registry) addAccount(update *trafficUpdate, limits api.Limits, now time.Time) {
+	name := federation.Cluster(update.supervisor.name)
 	r.store.SetLimit(name, federation.Size{
 		Services: limits.Services, Endpoints: limits.Endpoints, Bytes: limits.Bytes,
 	})
@@ -198,17 +198,17 @@ func (r *Registry) addAccount(u *trafficUpdate, limits api.Limits, now time.Time
 	account := r.store.Account(name)
 	if pending := account.Unconfirmed; !pending.Since.IsZero() {
 		reported := pending.Since.Add(unconfirmedPatience)
-		u.next = earliest(u.next, now.Add(neededInterval))
+		update.next = earliest(update.next, now.Add(neededInterval))
 		if now.Before(reported) {
-			u.next = earliest(u.next, reported)
+			update.next = earliest(update.next, reported)
 		} else {
-			u.traffic.Unconfirmed = Unconfirmed{pending.Endpoints, pending.Since}
+			update.traffic.Unconfirmed = Unconfirmed{pending.Endpoints, pending.Since}
 		}
 	}
 
-	if letGo := u.supervisor.guard.noteLetGo(account.LetGo, limits.String(), now); letGo != (LetGo{}) {
-		u.traffic.LetGo = letGo
-		u.next = earliest(u.next, letGo.At.Add(letGoReported))
+	if letGo := update.supervisor.guard.noteLetGo(account.LetGo, limits.String(), now); letGo != (LetGo{}) {
+		update.traffic.LetGo = letGo
+		update.next = earliest(update.next, letGo.At.Add(letGoReported))
 	}
 }
 

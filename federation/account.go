@@ -57,23 +57,23 @@ func (s *Store) Account(c Cluster) (a Account) {
 
 // boundHolds ends holds of a cluster, those that began first, until what is written and held is within the limit. One
 // that would make no room stays. It needs s.mu.
-func (s *Store) boundHolds(c Cluster, k *cluster) {
-	if k.holds.order.Len() == 0 || k.limit == (Size{}) {
+func (s *Store) boundHolds(name Cluster, linked *cluster) {
+	if linked.holds.order.Len() == 0 || linked.limit == (Size{}) {
 		return
 	}
 
-	for h := range k.holds.all {
-		excess := k.written.plus(k.holds.size, 1).beyond(k.limit)
+	for hold := range linked.holds.all {
+		excess := linked.written.plus(linked.holds.size, 1).beyond(linked.limit)
 		if excess == (Size{}) {
 			return
 		}
 
-		if h.size.within(excess) {
-			if h.stage != remembered {
-				k.holds.letGo += h.lacks
+		if hold.size.within(excess) {
+			if hold.stage != remembered {
+				linked.holds.letGo += hold.lacks
 			}
-			s.setHold(k, h.service, nil)
-			s.refreshMembers(c, h.service)
+			s.setHold(linked, hold.service, nil)
+			s.refreshMembers(name, hold.service)
 		}
 	}
 }
@@ -102,12 +102,13 @@ func (s Size) within(excess Size) bool {
 		excess.Bytes > 0 && s.Bytes > 0
 }
 
-// sizeBeside returns the size of v, which may be nil, without what it shares with o, which may be nil as well.
-func (v *View) sizeBeside(o *View) (size Size) {
+// sizeBeside returns the size of v, which may be nil, without what it shares with other, which may be
+// nil as well.
+func (v *View) sizeBeside(other *View) (size Size) {
 	if v == nil {
 		return Size{}
 	}
-	if o == nil {
+	if other == nil {
 		size = Size{Services: 1, Bytes: v.ownBytes()}
 		for _, s := range v.Slices {
 			size = size.plus(s.sizeBeside(nil), 1)
@@ -116,7 +117,7 @@ func (v *View) sizeBeside(o *View) (size Size) {
 	}
 
 	for _, s := range v.Slices {
-		if same := o.slice(s.Name); same != s {
+		if same := other.slice(s.Name); same != s {
 			size = size.plus(s.sizeBeside(same), 1)
 		}
 	}
@@ -125,25 +126,25 @@ func (v *View) sizeBeside(o *View) (size Size) {
 
 // change returns how much more v takes than old; nil is none. Slices that both have are not looked at.
 func (v *View) change(old *View) (size Size) {
-	var a, b []*Slice
+	var before, now []*Slice
 	if old != nil {
-		size, a = Size{Services: -1, Bytes: -old.ownBytes()}, old.Slices
+		size, before = Size{Services: -1, Bytes: -old.ownBytes()}, old.Slices
 	}
 	if v != nil {
-		size, b = size.plus(Size{Services: 1, Bytes: v.ownBytes()}, 1), v.Slices
+		size, now = size.plus(Size{Services: 1, Bytes: v.ownBytes()}, 1), v.Slices
 	}
 
-	for len(a) > 0 || len(b) > 0 {
+	for len(before) > 0 || len(now) > 0 {
 		switch {
-		case len(b) == 0 || len(a) > 0 && a[0].Name < b[0].Name:
-			size, a = size.plus(a[0].sizeBeside(nil), -1), a[1:]
-		case len(a) == 0 || b[0].Name < a[0].Name:
-			size, b = size.plus(b[0].sizeBeside(nil), 1), b[1:]
+		case len(now) == 0 || len(before) > 0 && before[0].Name < now[0].Name:
+			size, before = size.plus(before[0].sizeBeside(nil), -1), before[1:]
+		case len(before) == 0 || now[0].Name < before[0].Name:
+			size, now = size.plus(now[0].sizeBeside(nil), 1), now[1:]
 		default:
-			if a[0] != b[0] {
-				size = size.plus(a[0].sizeBeside(nil), -1).plus(b[0].sizeBeside(nil), 1)
+			if before[0] != now[0] {
+				size = size.plus(before[0].sizeBeside(nil), -1).plus(now[0].sizeBeside(nil), 1)
 			}
-			a, b = a[1:], b[1:]
+			before, now = before[1:], now[1:]
 		}
 	}
 	return size

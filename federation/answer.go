@@ -56,44 +56,44 @@ type Answer struct {
 // earlier Answer for that place, or nil: its Set is taken over if it is equal. The result does not
 // depend on it otherwise.
 func (x *Selection) Answer(p Place, previous *Answer) *Answer {
-	s := x.snapshot
-	a := &Answer{Version: s.Version, Snapshot: s}
+	snapshot := x.snapshot
+	answer := &Answer{Version: snapshot.Version, Snapshot: snapshot}
 	var before *Set
 	if previous != nil {
 		before = previous.Set
 	}
 
-	a.Set = x.At(p, before)
-	a.Rejection = s.Rejection()
+	answer.Set = x.At(p, before)
+	answer.Rejection = snapshot.Rejection()
 
 	switch {
-	case a.Rejection == ExternalName || a.Rejection == Malformed:
-		a.State = Rejected
-	case !a.Set.Empty():
-		a.State = Serving
-	case len(s.Unknown()) > 0:
-		a.State = Unknown
-	case s.Exists():
-		a.State = Empty
+	case answer.Rejection == ExternalName || answer.Rejection == Malformed:
+		answer.State = Rejected
+	case !answer.Set.Empty():
+		answer.State = Serving
+	case len(snapshot.Unknown()) > 0:
+		answer.State = Unknown
+	case snapshot.Exists():
+		answer.State = Empty
 	default:
-		a.State = Absent
+		answer.State = Absent
 	}
 
-	return a
+	return answer
 }
 
 // Rejection returns why clients cannot be served, as far as that is known.
 func (s *Snapshot) Rejection() Rejection {
-	v := s.View
+	view := s.View
 	switch {
-	case v == nil:
+	case view == nil:
 		return NotRejected
-	case v.ExternalName:
+	case view.ExternalName:
 		return ExternalName
 	}
 
-	target := v
-	if v.Composition != nil && !s.Federated() {
+	target := view
+	if view.Composition != nil && !s.Federated() {
 		m := s.Members[0]
 		if m.Known && !m.Linked {
 			return Unlinked
@@ -104,7 +104,7 @@ func (s *Snapshot) Rejection() Rejection {
 	switch {
 	case target != nil && target.ExternalName:
 		return ExternalName
-	case v.Malformed != "":
+	case view.Malformed != "":
 		return Malformed
 	default:
 		return NotRejected

@@ -65,24 +65,24 @@ const (
 )
 
 // rank is lower the better a claim is; of equal ones the first in order counts.
-func (x *Selection) rank(e *Entry) (rank int) {
-	if !e.Endpoint.Ready {
+func (x *Selection) rank(entry *Entry) (rank int) {
+	if !entry.Endpoint.Ready {
 		rank |= notReady
 	}
-	if !e.origin.Home || e.Endpoint.Copied {
+	if !entry.origin.Home || entry.Endpoint.Copied {
 		rank |= notHome
 	}
-	if !x.query.proven(e) {
+	if !x.query.proven(entry) {
 		rank |= unproven
 	}
 
-	if e.Endpoint.Copied {
+	if entry.Endpoint.Copied {
 		rank |= copied
 	}
-	if x.stale[e.origin] {
+	if x.stale[entry.origin] {
 		rank |= fromStale
 	}
-	if !e.origin.Filtered {
+	if !entry.origin.Filtered {
 		rank |= unfiltered
 	}
 	return rank
@@ -91,23 +91,23 @@ func (x *Selection) rank(e *Entry) (rank int) {
 // compareClaims is a total order over the entries of a Selection: by address, and of several claims to one those of a
 // cluster together, the Service's own first, in the order of their conditions. It depends on nothing that changes
 // from one Selection to the next.
-func (e *Entry) compareClaims(o *Entry) int {
-	if c := e.Addr.Compare(o.Addr); c != 0 || e == o {
+func (e *Entry) compareClaims(other *Entry) int {
+	if c := e.Addr.Compare(other.Addr); c != 0 || e == other {
 		return c
 	}
-	if c := compareFalseFirst(!e.origin.Home, !o.origin.Home); c != 0 {
+	if c := compareFalseFirst(!e.origin.Home, !other.origin.Home); c != 0 {
 		return c
 	}
 
 	return cmp.Or(
-		strings.Compare(string(e.origin.Cluster), string(o.origin.Cluster)),
-		cmp.Compare(e.Endpoint.wear(), o.Endpoint.wear()),
-		compareFalseFirst(!e.origin.Filtered, !o.origin.Filtered),
-		strings.Compare(e.origin.Namespace, o.origin.Namespace),
-		strings.Compare(e.origin.Name, o.origin.Name),
-		e.Endpoint.Workload.compareWorkloads(o.Endpoint.Workload),
-		strings.Compare(e.slice, o.slice),
-		cmp.Compare(e.label, o.label),
+		strings.Compare(string(e.origin.Cluster), string(other.origin.Cluster)),
+		cmp.Compare(e.Endpoint.wear(), other.Endpoint.wear()),
+		compareFalseFirst(!e.origin.Filtered, !other.origin.Filtered),
+		strings.Compare(e.origin.Namespace, other.origin.Namespace),
+		strings.Compare(e.origin.Name, other.origin.Name),
+		e.Endpoint.Workload.compareWorkloads(other.Endpoint.Workload),
+		strings.Compare(e.slice, other.slice),
+		cmp.Compare(e.label, other.label),
 	)
 }
 
@@ -123,20 +123,20 @@ func compareFalseFirst(a, b bool) int {
 }
 
 // compareWorkloads puts workloads in order, and behind them whatever is none.
-func (w *Workload) compareWorkloads(o *Workload) int {
+func (w *Workload) compareWorkloads(other *Workload) int {
 	switch {
-	case w == o:
+	case w == other:
 		return 0
 	case w == nil:
 		return 1
-	case o == nil:
+	case other == nil:
 		return -1
 	}
 
 	return cmp.Or(
-		cmp.Compare(w.Kind(), o.Kind()),
-		strings.Compare(w.Namespace(), o.Namespace()),
-		strings.Compare(w.Name, o.Name),
+		cmp.Compare(w.Kind(), other.Kind()),
+		strings.Compare(w.Namespace(), other.Namespace()),
+		strings.Compare(w.Name, other.Name),
 	)
 }
 
@@ -171,10 +171,10 @@ func (c Claim) Endpoint() *Endpoint { return c.Slice.Endpoints[c.Index] }
 // Winners returns of some claims of its members, ready or not, those that count for their addresses: one for each
 // address, the one that a Selection has, if it is ready. It does not write to claims.
 func (s *Snapshot) Winners(q Query, claims []Claim) []Claim {
-	x := Selection{query: q, stale: map[*Origin]bool{}}
+	selection := Selection{query: q, stale: map[*Origin]bool{}}
 	entries, of := make([]*Entry, 0, len(claims)), make(map[*Entry]Claim, len(claims))
 	for _, c := range claims {
-		x.stale[c.Member.Origin] = c.Member.Stale
+		selection.stale[c.Member.Origin] = c.Member.Stale
 		addr := netip.AddrPortFrom(c.Endpoint().Addr, c.Port)
 		e := &Entry{
 			Addr: addr, Endpoint: c.Endpoint(), origin: c.Member.Origin, slice: c.Slice.Name, label: int64(c.Index),
@@ -187,7 +187,7 @@ func (s *Snapshot) Winners(q Query, claims []Claim) []Claim {
 	var winners []Claim
 	for i, next := 0, 0; i < len(entries); i = next {
 		var best int
-		best, next = x.best(entries, i)
+		best, next = selection.best(entries, i)
 		winners = append(winners, of[entries[best]])
 	}
 	return winners

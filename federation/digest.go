@@ -9,36 +9,36 @@ import (
 // Digest returns a number that is the same for equal Views, in every process of one version, and hardly
 // ever for others.
 func (v *View) Digest() uint64 {
-	h := fnv.New64a()
+	hash := fnv.New64a()
 	own := *v
 	own.Slices, own.Composition, own.Policy = nil, nil, nil
-	fmt.Fprintf(h, "%+v\n", own)
+	fmt.Fprintf(hash, "%+v\n", own)
 	if v.Composition != nil {
-		fmt.Fprintf(h, "%+v\n", *v.Composition)
+		fmt.Fprintf(hash, "%+v\n", *v.Composition)
 	}
 	if v.Policy != nil {
-		fmt.Fprintf(h, "%+v\n", *v.Policy)
+		fmt.Fprintf(hash, "%+v\n", *v.Policy)
 	}
 
 	for _, s := range v.Slices {
-		fmt.Fprintf(h, "%q %+v\n", s.Name, s.Ports)
+		fmt.Fprintf(hash, "%q %+v\n", s.Name, s.Ports)
 		for _, e := range s.Endpoints {
-			e.digest(h)
+			e.digest(hash)
 		}
 	}
-	return h.Sum64()
+	return hash.Sum64()
 }
 
-func (e *Endpoint) digest(h io.Writer) {
+func (e *Endpoint) digest(to io.Writer) {
 	own := *e
 	own.Workload, own.Detail = nil, nil
-	fmt.Fprintf(h, "%q %+q %+v", e.Hostname(), e.Hints(), own)
+	fmt.Fprintf(to, "%q %+q %+v", e.Hostname(), e.Hints(), own)
 	if w := e.Workload; w != nil {
 		kind, name := w.Owner()
-		fmt.Fprintf(h, " %v %q %q %q %q %+v", w.Kind(), w.Namespace(), w.Name, kind, name, w.Template())
+		fmt.Fprintf(to, " %v %q %q %q %q %+v", w.Kind(), w.Namespace(), w.Name, kind, name, w.Template())
 	}
 	if m := e.Mirror(); m != nil {
-		fmt.Fprintf(h, " %+v", *m)
+		fmt.Fprintf(to, " %+v", *m)
 	}
-	fmt.Fprintln(h)
+	fmt.Fprintln(to)
 }

@@ -60,45 +60,45 @@ type Verdict struct {
 	For    string         // of a Duplicate: why that one does
 }
 
-// Explain returns what becomes of every address of the members of s for a client at p and a Query: an address
-// is in the Set that Select and At make of s exactly if a Verdict on it is Kept. It costs as much as a Select
-// without an earlier result.
-func Explain(s *Snapshot, q Query, p Place) []Verdict {
-	t := &trace{query: q, written: map[*Member]map[netip.Addr]bool{}}
-	x := selectWith(s, q, nil, t)
+// Explain returns what becomes of every address of a Snapshot's members for a Query of a client at a place: an
+// address is in the Set that Select and At make of the Snapshot exactly if a Verdict on it is Kept. It costs as much
+// as a Select without an earlier result.
+func Explain(snapshot *Snapshot, query Query, place Place) []Verdict {
+	trace := &trace{query: query, written: map[*Member]map[netip.Addr]bool{}}
+	selection := selectWith(snapshot, query, nil, trace)
 	lost, in := map[*Entry]Reason{}, map[*Entry]bool{}
-	left := x.near(p, func(e *Entry, why Reason) { lost[e] = why })
+	left := selection.near(place, func(e *Entry, why Reason) { lost[e] = why })
 	for _, e := range left {
 		in[e] = true
 	}
 
-	for i := range t.verdicts {
-		v := &t.verdicts[i]
-		if v.Entry == nil {
+	for i := range trace.verdicts {
+		verdict := &trace.verdicts[i]
+		if verdict.Entry == nil {
 			continue
 		}
 
 		among := left
-		switch _, somewhere := v.Entry.part(true); {
-		case in[v.Entry]:
-		case lost[v.Entry] == Duplicate:
-			among = x.claims(p.Node) // the claim that counts may be left out as well, for another reason
-		case lost[v.Entry] != Kept:
-			v.Reason = lost[v.Entry]
+		switch _, somewhere := verdict.Entry.part(true); {
+		case in[verdict.Entry]:
+		case lost[verdict.Entry] == Duplicate:
+			among = selection.claims(place.Node) // the claim that counts may be left out as well, for another reason
+		case lost[verdict.Entry] != Kept:
+			verdict.Reason = lost[verdict.Entry]
 			continue
-		case somewhere, v.Entry.isPod(): // in a part that was not looked at, or in another cluster
-			v.Reason = OtherNode
+		case somewhere, verdict.Entry.isPod(): // in a part that was not looked at, or in another cluster
+			verdict.Reason = OtherNode
 			continue
 		default:
-			v.Reason = NoNode
+			verdict.Reason = NoNode
 			continue
 		}
 
-		if winner := x.winner(among, v.Entry); winner != v.Entry {
-			v.Reason, v.Winner, v.For = Duplicate, winner, x.preference(winner, v.Entry)
+		if winner := selection.winner(among, verdict.Entry); winner != verdict.Entry {
+			verdict.Reason, verdict.Winner, verdict.For = Duplicate, winner, selection.preference(winner, verdict.Entry)
 		}
 	}
-	return t.verdicts
+	return trace.verdicts
 }
 
 // preference returns why one claim to an address counts before another.
@@ -137,19 +137,20 @@ func (t *trace) add(v Verdict) {
 	}
 }
 
-func (t *trace) block(m *Member, port uint16, b *block) {
+func (t *trace) block(member *Member, port uint16, block *block) {
 	if t == nil {
 		return
 	}
-	entries := b.entries
-	if m.Held > 0 && t.written[m] == nil {
-		t.written[m] = m.Written.readyAddresses()
+	entries := block.entries
+	if member.Held > 0 && t.written[member] == nil {
+		t.written[member] = member.Written.readyAddresses()
 	}
 
-	for _, e := range b.slice.Endpoints {
+	for _, e := range block.slice.Endpoints {
 		v := Verdict{
 			Reason: t.query.leavesOut(e), Addr: netip.AddrPortFrom(e.Addr, port),
-			Member: m, Slice: b.slice, Endpoint: e, Held: m.Held > 0 && e.Ready && !t.written[m][e.Addr],
+			Member: member, Slice: block.slice, Endpoint: e,
+			Held: member.Held > 0 && e.Ready && !t.written[member][e.Addr],
 		}
 		if v.Reason == Kept {
 			v.Entry, entries = entries[0], entries[1:]

@@ -99,23 +99,23 @@ func (a *holds) all(yield func(*hold) bool) {
 }
 
 // set sets what is held of a Service; nil for nothing.
-func (a *holds) set(svc Service, h *hold) {
+func (a *holds) set(svc Service, hold *hold) {
 	at := a.byService[svc]
 	a.count(a.get(svc), -1)
-	a.count(h, 1)
+	a.count(hold, 1)
 
 	switch {
-	case h == nil && at != nil:
+	case hold == nil && at != nil:
 		a.order.Remove(at)
 		delete(a.byService, svc)
-	case h == nil:
+	case hold == nil:
 	case at != nil:
-		at.Value = h
+		at.Value = hold
 	default:
 		if a.byService == nil {
 			a.byService = map[Service]*list.Element{}
 		}
-		a.byService[svc] = a.order.PushBack(h)
+		a.byService[svc] = a.order.PushBack(hold)
 	}
 }
 
@@ -238,19 +238,19 @@ func (s *Store) reviseHolds(c Cluster, revise func(*hold) *hold) {
 
 // Holds returns the holds of c that readers have something of, by Service; nil if there are none.
 func (s *Store) Holds(c Cluster) (all map[Service]HoldStatus) {
-	s.eachHold(c, func(h *hold) {
-		if h.view == nil {
+	s.eachHold(c, func(hold *hold) {
+		if hold.view == nil {
 			return
 		}
 
 		if all == nil {
 			all = map[Service]HoldStatus{}
 		}
-		status := HoldStatus{Endpoints: h.lacks, Since: h.since}
-		if h.stage != unconfirmed {
-			status.Until = h.until
+		status := HoldStatus{Endpoints: hold.lacks, Since: hold.since}
+		if hold.stage != unconfirmed {
+			status.Until = hold.until
 		}
-		all[h.service] = status
+		all[hold.service] = status
 	})
 	return all
 }
@@ -269,21 +269,21 @@ func (s *Store) eachHold(c Cluster, f func(*hold)) {
 // publishedHolds returns the holds of c that are saved, by Service; nil if there are none. What is remembered is
 // not, but for Services that were deleted.
 func (s *Store) publishedHolds(c Cluster) (all map[Service]PublishedHold) {
-	s.eachHold(c, func(h *hold) {
-		out := PublishedHold{Before: h.before, Until: h.until}
+	s.eachHold(c, func(hold *hold) {
+		out := PublishedHold{Before: hold.before, Until: hold.until}
 		switch {
-		case h.view == nil:
+		case hold.view == nil:
 			return
-		case h.stage == unconfirmed:
-			out.Until, out.Since = time.Time{}, h.since
-		case h.stage == remembered:
-			out.Before = h.view
+		case hold.stage == unconfirmed:
+			out.Until, out.Since = time.Time{}, hold.since
+		case hold.stage == remembered:
+			out.Before = hold.view
 		}
 
 		if all == nil {
 			all = map[Service]PublishedHold{}
 		}
-		all[h.service] = out
+		all[hold.service] = out
 	})
 	return all
 }
@@ -462,11 +462,11 @@ func (v *View) withHeld(before *View) (with *View, missing int) {
 		return v, 0
 	}
 
-	n := *v
-	n.Slices = make([]*Slice, 0, len(v.Slices)+1)
+	next := *v
+	next.Slices = make([]*Slice, 0, len(v.Slices)+1)
 	taken := map[string]*Slice{}
 	for _, s := range v.Slices {
-		n.Slices = append(n.Slices, s.without(lost))
+		next.Slices = append(next.Slices, s.without(lost))
 		taken[s.Name] = nil
 	}
 
@@ -479,12 +479,12 @@ func (v *View) withHeld(before *View) (with *View, missing int) {
 		}
 		missing += len(endpoints)
 		if len(endpoints) > 0 {
-			n.addHeld(s, endpoints, taken)
+			next.addHeld(s, endpoints, taken)
 		}
 	}
 
-	slices.SortFunc(n.Slices, compareNames)
-	return &n, missing
+	slices.SortFunc(next.Slices, compareNames)
+	return &next, missing
 }
 
 // heldSuffix is what the names of Slices that hold endpoints end in: no EndpointSlice has such a name.

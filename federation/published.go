@@ -47,11 +47,11 @@ func (s *Store) Published(c Cluster, before Published) (p Published, same bool) 
 	return p, false
 }
 
-// Write writes everything in p, and replaces all holds by those in p. MarkSynced then removes what p does not have.
-// The terms of facts end by that at once.
-func (k *ClusterWriter) Write(p Published) {
-	k.restoreHolds(p.Holds)
-	for svc, v := range p.Views.All() {
+// Write writes everything that is published, and replaces all holds by those in it. MarkSynced then removes what it
+// does not have. The terms of facts end by that at once.
+func (k *ClusterWriter) Write(published Published) {
+	k.restoreHolds(published.Holds)
+	for svc, v := range published.Views.All() {
 		k.Set(svc, v)
 	}
 
@@ -61,7 +61,7 @@ func (k *ClusterWriter) Write(p Published) {
 		return
 	}
 	for _, t := range k.store.all {
-		t.Restore(k.name, p.Facts[t.Name()].All)
+		t.Restore(k.name, published.Facts[t.Name()].All)
 	}
 }
 

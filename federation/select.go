@@ -125,48 +125,48 @@ type blockKey struct {
 func Select(s *Snapshot, q Query, prev *Selection) *Selection { return selectWith(s, q, prev, nil) }
 
 // selectWith is Select that records what it leaves out.
-func selectWith(s *Snapshot, q Query, prev *Selection, t *trace) *Selection {
-	if prev == nil || prev.query != q {
+func selectWith(snapshot *Snapshot, query Query, prev *Selection, trace *trace) *Selection {
+	if prev == nil || prev.query != query {
 		prev = &Selection{}
 	}
 
-	x := &Selection{
-		snapshot: s,
-		query:    q,
-		protocol: s.Transport(q.Port),
+	selection := &Selection{
+		snapshot: snapshot,
+		query:    query,
+		protocol: snapshot.Transport(query.Port),
 		blocks:   make(map[blockKey]*block, len(prev.blocks)),
 		hinted:   map[*Origin]bool{},
 		stale:    map[*Origin]bool{},
-		divided:  s.divides(q),
+		divided:  snapshot.divides(query),
 	}
 	changes := changes{}
 
-	for _, m := range s.Members {
+	for _, m := range snapshot.Members {
 		if m.Stale {
-			x.stale[m.Origin] = true
+			selection.stale[m.Origin] = true
 		}
-		if why := x.leavesOut(m); why != Kept {
-			t.add(Verdict{Reason: why, Member: m})
+		if why := selection.leavesOut(m); why != Kept {
+			trace.add(Verdict{Reason: why, Member: m})
 			continue
 		}
-		x.addMember(m, prev, changes, t)
+		selection.addMember(m, prev, changes, trace)
 	}
 
 	for key, b := range prev.blocks {
-		if x.blocks[key] == nil {
+		if selection.blocks[key] == nil {
 			changes.lose(key.local, b.entries...)
 		}
 	}
-	x.parts = changes.apply(prev.parts)
-	return x
+	selection.parts = changes.apply(prev.parts)
+	return selection
 }
 
 // leavesOut returns why a member has no address that answers; Kept if it may have some.
-func (x *Selection) leavesOut(m *Member) Reason {
-	switch v := m.View; {
-	case v == nil && !m.Known:
+func (x *Selection) leavesOut(member *Member) Reason {
+	switch v := member.View; {
+	case v == nil && !member.Known:
 		return NeverSynced
-	case v == nil && !m.Linked:
+	case v == nil && !member.Linked:
 		return NotLinked
 	case v == nil:
 		return NoService
@@ -174,47 +174,47 @@ func (x *Selection) leavesOut(m *Member) Reason {
 		return Alias // whatever slices name it
 	}
 
-	if _, declared := m.View.PortOf(x.query.Port, x.protocol); !declared && x.snapshot.View.Composition != nil {
+	if _, declared := member.View.PortOf(x.query.Port, x.protocol); !declared && x.snapshot.View.Composition != nil {
 		return Undeclared // only a Service that stands for itself serves a port it does not declare
 	}
 	return Kept
 }
 
 // addMember adds what the slices of a member contribute.
-func (x *Selection) addMember(m *Member, prev *Selection, changes changes, t *trace) {
-	declares, declared := m.View.PortOf(x.query.Port, x.protocol)
-	local := m.Origin.Filtered && m.View.LocalOnly || x.snapshot.LocalOnly()
+func (x *Selection) addMember(member *Member, prev *Selection, changes changes, trace *trace) {
+	declares, declared := member.View.PortOf(x.query.Port, x.protocol)
+	local := member.Origin.Filtered && member.View.LocalOnly || x.snapshot.LocalOnly()
 	x.local = x.local || local
 	hinted, total := 0, 0
 
-	for _, slice := range m.View.Slices {
+	for _, slice := range member.View.Slices {
 		port, leads := x.query.Port, len(slice.Ports) > 0
 		if declared {
 			port = slice.target(declares)
 			leads = port != 0
 		}
 		if !leads {
-			t.add(Verdict{Reason: NoTarget, Member: m, Slice: slice})
+			trace.add(Verdict{Reason: NoTarget, Member: member, Slice: slice})
 			continue
 		}
 
-		key := blockKey{m.Origin, slice.Name, port, local}
-		b := prev.blocks[key]
-		if b == nil || b.slice != slice {
-			b = newBlock(key, slice, x.query, b, changes)
+		key := blockKey{member.Origin, slice.Name, port, local}
+		block := prev.blocks[key]
+		if block == nil || block.slice != slice {
+			block = newBlock(key, slice, x.query, block, changes)
 		}
 
-		x.blocks[key] = b
-		t.block(m, port, b)
-		hinted += b.hinted
-		total += len(b.entries)
-		x.zoned = x.zoned || b.zoned
-		x.v4 = x.v4 || b.v4
-		x.v6 = x.v6 || b.v6
+		x.blocks[key] = block
+		trace.block(member, port, block)
+		hinted += block.hinted
+		total += len(block.entries)
+		x.zoned = x.zoned || block.zoned
+		x.v4 = x.v4 || block.v4
+		x.v6 = x.v6 || block.v6
 	}
 
-	if m.Origin.Filtered && !local && hinted == total && total > 0 {
-		x.hinted[m.Origin] = true
+	if member.Origin.Filtered && !local && hinted == total && total > 0 {
+		x.hinted[member.Origin] = true
 	}
 }
 
@@ -248,10 +248,10 @@ func (s *Slice) Target(p ServicePort) int {
 
 // newBlock takes over from old, which may be nil, the entries of endpoints that are the same and in the
 // same order.
-func newBlock(key blockKey, slice *Slice, q Query, old *block, changes changes) *block {
-	b := &block{slice: slice}
-	if q.Hostname == "" { // else few
-		b.entries = make([]*Entry, 0, len(slice.Endpoints))
+func newBlock(key blockKey, slice *Slice, query Query, old *block, changes changes) *block {
+	block := &block{slice: slice}
+	if query.Hostname == "" { // else few
+		block.entries = make([]*Entry, 0, len(slice.Endpoints))
 	}
 
 	var before []*Entry
@@ -263,36 +263,36 @@ func newBlock(key blockKey, slice *Slice, q Query, old *block, changes changes) 
 	var added []*Entry          // since then
 	room := int64(1)            // that each of them needs
 
-	for _, e := range slice.Endpoints {
-		if q.leavesOut(e) != Kept {
-			if q.waitsFor(e) {
-				b.waiting++
+	for _, endpoint := range slice.Endpoints {
+		if query.leavesOut(endpoint) != Kept {
+			if query.waitsFor(endpoint) {
+				block.waiting++
 			}
 			continue
 		}
 
-		at := places.find(e)
+		at := places.find(endpoint)
 		if at >= passed && (label == noLabel || before[at].label-label > room*int64(len(added))) {
 			changes.lose(key.local, before[passed:at]...)
 			number(added, label, before[at].label)
 			passed, label, added, room = at+1, before[at].label, nil, 1
-			b.entries = append(b.entries, before[at])
+			block.entries = append(block.entries, before[at])
 		} else {
 			if at >= passed {
 				room = labelRoom // it gets another label for want of room: let that last
 			}
-			addr := netip.AddrPortFrom(e.Addr, key.port)
-			entry := &Entry{Addr: addr, Endpoint: e, origin: key.origin, slice: key.slice}
-			b.entries, added = append(b.entries, entry), append(added, entry)
+			addr := netip.AddrPortFrom(endpoint.Addr, key.port)
+			entry := &Entry{Addr: addr, Endpoint: endpoint, origin: key.origin, slice: key.slice}
+			block.entries, added = append(block.entries, entry), append(added, entry)
 			changes.gain(key.local, entry)
 		}
 
-		b.noteEndpoint(e)
+		block.noteEndpoint(endpoint)
 	}
 
 	number(added, label, noLabel)
 	changes.lose(key.local, before[passed:]...)
-	return b
+	return block
 }
 
 func (b *block) noteEndpoint(e *Endpoint) {
@@ -466,24 +466,24 @@ type Place struct {
 
 // Reduce drops from a client's place what no answer from the Selection depends on, so that clients with
 // equal answers share them.
-func (x *Selection) Reduce(p Place) Place {
+func (x *Selection) Reduce(place Place) Place {
 	if !x.local {
-		p.Node = ""
+		place.Node = ""
 	}
 	if !x.zoned && len(x.hinted) == 0 {
-		p.Zone = ""
+		place.Zone = ""
 	}
 	if !x.divided {
-		p.Bucket, p.Sixteenth = 0, 0
-		return p
+		place.Bucket, place.Sixteenth = 0, 0
+		return place
 	}
 
-	d := x.divisionAt(p.Node)
+	d := x.divisionAt(place.Node)
 	if !d.divided {
-		p.Bucket = 0
+		place.Bucket = 0
 	}
-	p.Sixteenth = d.first(p.Sixteenth)
-	return p
+	place.Sixteenth = d.first(place.Sixteenth)
+	return place
 }
 
 // At returns the Set for clients at a place: those that stay for the place first, then one claim for each
@@ -550,13 +550,13 @@ func leaving(entries []*Entry, keep func(*Entry) bool, why Reason, leaveOut func
 
 // hintedFor keeps, of members for whose addresses the zone hints leave some to the client's zone, only
 // those; for others the hints do not count. nil keeps all.
-func (x *Selection) hintedFor(p Place, entries []*Entry) func(*Entry) bool {
-	if len(x.hinted) == 0 || p.Zone == "" {
+func (x *Selection) hintedFor(place Place, entries []*Entry) func(*Entry) bool {
+	if len(x.hinted) == 0 || place.Zone == "" {
 		return nil
 	}
 	here := map[*Origin]bool{}
 	for _, e := range entries {
-		if o := e.origin; x.hinted[o] && !here[o] && slices.Contains(e.Endpoint.Hints(), p.Zone) {
+		if o := e.origin; x.hinted[o] && !here[o] && slices.Contains(e.Endpoint.Hints(), place.Zone) {
 			here[o] = true
 		}
 	}
@@ -564,7 +564,7 @@ func (x *Selection) hintedFor(p Place, entries []*Entry) func(*Entry) bool {
 	if len(here) == 0 {
 		return nil
 	}
-	return func(e *Entry) bool { return !here[e.origin] || slices.Contains(e.Endpoint.Hints(), p.Zone) }
+	return func(e *Entry) bool { return !here[e.origin] || slices.Contains(e.Endpoint.Hints(), place.Zone) }
 }
 
 // overIPv6 keeps the IPv6 addresses only of workloads that have both families. nil keeps all.

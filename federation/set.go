@@ -34,18 +34,18 @@ type lens struct {
 }
 
 func (l lens) choice(e *Entry) Choice {
-	c := Choice{Entry: e, Weight: Weight}
+	choice := Choice{Entry: e, Weight: Weight}
 	switch {
 	case e.Endpoint.Zone == (Name{}) || l.zone == "":
 	case e.Endpoint.Zone.String() != l.zone:
-		c.Nearness = DifferentZone
+		choice.Nearness = DifferentZone
 	default:
-		c.Nearness = SameZone
+		choice.Nearness = SameZone
 		if l.zoneWeights {
-			c.Weight *= 10
+			choice.Weight *= 10
 		}
 	}
-	return c
+	return choice
 }
 
 // A Set is what a client should hold: addresses, each with the best claim to it. It is immutable.
@@ -93,39 +93,39 @@ func DiffAt(old, current *Set, port uint16) (add []Choice, remove []netip.AddrPo
 		current = &Set{}
 	}
 
-	o, n := old.entries, current.entries
+	before, now := old.entries, current.entries
 	sameLens := old.lens == current.lens
 
-	for len(o) > 0 && len(n) > 0 {
-		if same := common(o, n); sameLens && same > 0 { // as most of two Sets is
-			addr := o[same-1].Addr
-			o, n = after(o[same:], addr), after(n[same:], addr)
+	for len(before) > 0 && len(now) > 0 {
+		if same := common(before, now); sameLens && same > 0 { // as most of two Sets is
+			addr := before[same-1].Addr
+			before, now = after(before[same:], addr), after(now[same:], addr)
 			continue
 		}
 
-		was, is := o[0], n[0]
-		c := was.At(port).Compare(is.At(port))
+		was, is := before[0], now[0]
+		order := was.At(port).Compare(is.At(port))
 		switch {
-		case c < 0:
+		case order < 0:
 			remove = append(remove, was.At(port))
-		case c > 0 || !was.sameAt(port, is) ||
+		case order > 0 || !was.sameAt(port, is) ||
 			!sameLens && !old.lens.choice(was).sameUse(current.lens.choice(is)):
 			add = append(add, current.lens.choice(is))
 		}
 
-		if c <= 0 {
-			o = after(o, was.Addr)
+		if order <= 0 {
+			before = after(before, was.Addr)
 		}
-		if c >= 0 {
-			n = after(n, is.Addr)
+		if order >= 0 {
+			now = after(now, is.Addr)
 		}
 	}
 
-	for ; len(o) > 0; o = after(o, o[0].Addr) {
-		remove = append(remove, o[0].At(port))
+	for ; len(before) > 0; before = after(before, before[0].Addr) {
+		remove = append(remove, before[0].At(port))
 	}
-	for ; len(n) > 0; n = after(n, n[0].Addr) {
-		add = append(add, current.lens.choice(n[0]))
+	for ; len(now) > 0; now = after(now, now[0].Addr) {
+		add = append(add, current.lens.choice(now[0]))
 	}
 	return add, remove
 }

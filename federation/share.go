@@ -99,22 +99,22 @@ func (x *Selection) localNodes() map[string]bool {
 }
 
 func (x *Selection) newDivision(node string) *division {
-	d := &division{of: map[*Origin]*portion{}, whole: true}
+	division := &division{of: map[*Origin]*portion{}, whole: true}
 	byCluster := map[Cluster]*portion{}
 	for _, m := range x.snapshot.Members {
 		c := byCluster[m.Origin.Cluster]
 		if c == nil {
 			c = &portion{ClusterShare: ClusterShare{Member: m.Part()}}
-			d.portions = append(d.portions, c)
+			division.portions = append(division.portions, c)
 			byCluster[m.Origin.Cluster] = c
 		}
-		d.of[m.Origin] = c
+		division.of[m.Origin] = c
 	}
 
-	families := x.addReady(d, node)
-	x.addWaiting(d, node, families)
-	d.addShares(x.snapshot.View)
-	return d
+	families := x.addReady(division, node)
+	x.addWaiting(division, node, families)
+	division.addShares(x.snapshot.View)
+	return division
 }
 
 // addShares sets the share of each cluster under the policy of a Service, whose View may be nil.
@@ -148,39 +148,39 @@ func (d *division) first(sixteenth uint8) uint8 {
 
 // addReady adds to each cluster what is ready of it, and returns the workloads that are among this, where some have
 // both families.
-func (x *Selection) addReady(d *division, node string) map[family]bool {
+func (x *Selection) addReady(division *division, node string) map[family]bool {
 	entries := x.claims(node)
 	overIPv6, families := x.overIPv6(entries), map[family]bool{}
 
 	for i, next := 0, 0; i < len(entries); i = next {
 		var best int
 		best, next = x.best(entries, i)
-		e := entries[best]
+		entry := entries[best]
 		if overIPv6 != nil {
-			if !overIPv6(e) {
+			if !overIPv6(entry) {
 				continue
 			}
-			if e.Endpoint.Workload != nil {
-				families[e.family()] = true
+			if entry.Endpoint.Workload != nil {
+				families[entry.family()] = true
 			}
 		}
 
-		c := d.of[e.origin]
-		c.entries = append(c.entries, e)
+		c := division.of[entry.origin]
+		c.entries = append(c.entries, entry)
 	}
 
-	for _, c := range d.portions {
+	for _, c := range division.portions {
 		c.Ready, c.All = len(c.entries), len(c.entries)
 	}
 	return families
 }
 
 // addWaiting adds to each cluster what may be ready soon: of a workload that has both families one address.
-func (x *Selection) addWaiting(d *division, node string, families map[family]bool) {
+func (x *Selection) addWaiting(division *division, node string, families map[family]bool) {
 	for key, b := range x.blocks {
-		c := d.of[key.origin]
+		portion := division.of[key.origin]
 		if !x.dual() && !key.local {
-			c.All += b.waiting
+			portion.All += b.waiting
 			continue
 		}
 
@@ -197,7 +197,7 @@ func (x *Selection) addWaiting(d *division, node string, families map[family]boo
 				}
 				families[entry.family()] = true
 			}
-			c.All++
+			portion.All++
 		}
 	}
 }
@@ -205,19 +205,19 @@ func (x *Selection) addWaiting(d *division, node string, families map[family]boo
 // given returns those of all claims that clients at a place get by the shares of clusters. leaveOut, if it is not
 // nil, gets the others.
 func (x *Selection) given(p Place, entries []*Entry, leaveOut func(*Entry, Reason)) []*Entry {
-	d := x.divisionAt(p.Node)
-	if d.whole {
+	division := x.divisionAt(p.Node)
+	if division.whole {
 		return entries
 	}
 
-	given := d.fixed
-	for _, c := range d.portions {
+	given := division.fixed
+	for _, c := range division.portions {
 		if n := c.Given(p.Sixteenth); n > 0 && !c.whole {
 			given = merged(given, c.choose(n, p.Bucket))
 		}
 	}
 	if leaveOut != nil {
-		x.explainGiven(d, entries, given, leaveOut)
+		x.explainGiven(division, entries, given, leaveOut)
 	}
 	return given
 }
@@ -257,9 +257,9 @@ func (x *Selection) winner(entries []*Entry, e *Entry) *Entry {
 	return entries[best]
 }
 
-// choose returns n of the cluster's entries for the clients of a bucket.
-func (c *portion) choose(n int, bucket uint8) []*Entry {
-	if n >= len(c.entries) {
+// choose returns count of the cluster's entries for the clients of a bucket.
+func (c *portion) choose(count int, bucket uint8) []*Entry {
+	if count >= len(c.entries) {
 		return c.entries
 	}
 	scores := make([]uint64, len(c.entries))
@@ -267,15 +267,15 @@ func (c *portion) choose(n int, bucket uint8) []*Entry {
 		scores[i] = policy.Score(e.Endpoint.Addr, bucket)
 	}
 
-	lowest := nth(slices.Clone(scores), n)
-	ties := n
+	lowest := nth(slices.Clone(scores), count)
+	ties := count
 	for _, s := range scores {
 		if s > lowest {
 			ties--
 		}
 	}
 
-	chosen := make([]*Entry, 0, n)
+	chosen := make([]*Entry, 0, count)
 	for i, e := range c.entries {
 		if scores[i] < lowest || scores[i] == lowest && ties == 0 {
 			continue
@@ -288,29 +288,29 @@ func (c *portion) choose(n int, bucket uint8) []*Entry {
 	return chosen
 }
 
-// nth returns the n-th highest of some numbers, from 1 on, in time that grows with how many there are. It puts them
-// in another order.
-func nth(of []uint64, n int) uint64 {
+// nth returns which of some numbers has a rank, 1 being that of the highest, in time that grows with how many there
+// are. It puts them in another order.
+func nth(of []uint64, rank int) uint64 {
 	for {
-		pivot, i, j := of[len(of)/2], 0, len(of)-1
-		for i <= j {
-			for of[i] > pivot {
-				i++
+		pivot, left, right := of[len(of)/2], 0, len(of)-1
+		for left <= right {
+			for of[left] > pivot {
+				left++
 			}
-			for of[j] < pivot {
-				j--
+			for of[right] < pivot {
+				right--
 			}
-			if i <= j {
-				of[i], of[j] = of[j], of[i]
-				i, j = i+1, j-1
+			if left <= right {
+				of[left], of[right] = of[right], of[left]
+				left, right = left+1, right-1
 			}
 		}
 
-		switch { // of[:j+1] >= pivot, of[i:] <= pivot, and what is between is the pivot
-		case n <= j+1:
-			of = of[:j+1]
-		case n > i:
-			of, n = of[i:], n-i
+		switch { // of[:right+1] >= pivot, of[left:] <= pivot, and what is between is the pivot
+		case rank <= right+1:
+			of = of[:right+1]
+		case rank > left:
+			of, rank = of[left:], rank-left
 		default:
 			return pivot
 		}

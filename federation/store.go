@@ -99,28 +99,28 @@ func (s *Store) MarkClustersListed() {
 	}
 }
 
-// AddCluster makes c a linked cluster. Until its first MarkSynced it is unknown. A second AddCluster
-// replaces the trust domain only.
-func (s *Store) AddCluster(c Cluster, e Expectation) {
+// AddCluster links a cluster. Until its first MarkSynced it is unknown. A second AddCluster replaces the trust domain
+// only.
+func (s *Store) AddCluster(name Cluster, expectation Expectation) {
 	s.mu.Lock()
 	defer s.unlock()
 
-	k := s.cluster(c)
+	linked := s.cluster(name)
 	switch {
-	case k == nil:
-		k = &cluster{expectation: e, isLocal: e.Local && !s.hasLocal()}
-		k.state.Store(Connecting)
-		s.link(c, k)
+	case linked == nil:
+		linked = &cluster{expectation: expectation, isLocal: expectation.Local && !s.hasLocal()}
+		linked.state.Store(Connecting)
+		s.link(name, linked)
 		for _, t := range s.all {
-			t.Link(c)
+			t.Link(name)
 		}
-	case k.expectation.TrustDomain == e.TrustDomain:
+	case linked.expectation.TrustDomain == expectation.TrustDomain:
 		return
 	default:
-		k.expectation.TrustDomain = e.TrustDomain
+		linked.expectation.TrustDomain = expectation.TrustDomain
 	}
 
-	s.refresh(c)
+	s.refresh(name)
 }
 
 // SetState sets how far to trust c from now on. Only Stale makes a difference for clients.
@@ -134,33 +134,33 @@ func (s *Store) SetState(c Cluster, state ClusterState) {
 	}
 }
 
-// SetPolicy sets the policy that is in force for c; the zero Cluster is no policy. RemoveCluster removes it, and a
-// cluster that was not added has none.
-func (s *Store) SetPolicy(c Cluster, p policy.Cluster) {
+// SetPolicy sets the policy that is in force for a cluster; the zero Cluster is no policy. RemoveCluster removes it,
+// and a cluster that was not added has none.
+func (s *Store) SetPolicy(name Cluster, next policy.Cluster) {
 	s.mu.Lock()
 	defer s.unlock()
-	k := s.cluster(c)
-	if k == nil {
+	linked := s.cluster(name)
+	if linked == nil {
 		return
 	}
 
 	var before policy.Cluster
-	if k.policy != nil {
-		before = *k.policy
+	if linked.policy != nil {
+		before = *linked.policy
 	}
-	if before == p {
+	if before == next {
 		return
 	}
 
-	k.policy = new(p)
-	if p == (policy.Cluster{}) {
-		k.policy = nil
+	linked.policy = new(next)
+	if next == (policy.Cluster{}) {
+		linked.policy = nil
 	}
 
-	s.refresh(c)
-	if p.Region != before.Region { // of the Services of c, other clusters are in its region
+	s.refresh(name)
+	if next.Region != before.Region { // of its Services, other clusters are in its region
 		for ref := range s.heads {
-			if ref.Cluster == c {
+			if ref.Cluster == name {
 				s.recompose(ref)
 			}
 		}
@@ -198,28 +198,28 @@ func (s *Store) State(c Cluster) ClusterState {
 // Linked reports whether c was added.
 func (s *Store) Linked(c Cluster) bool { return s.cluster(c) != nil }
 
-// RemoveCluster removes everything that c has written, fences its writer, and makes it a cluster that is
+// RemoveCluster removes everything that a cluster has written, fences its writer, and makes it a cluster that is
 // not linked.
-func (s *Store) RemoveCluster(c Cluster) {
+func (s *Store) RemoveCluster(name Cluster) {
 	s.mu.Lock()
 	defer s.unlock()
-	k := s.cluster(c)
-	if k == nil {
+	linked := s.cluster(name)
+	if linked == nil {
 		return
 	}
-	s.link(c, nil)
-	for h := range k.holds.all {
-		s.setHold(k, h.service, nil)
+	s.link(name, nil)
+	for h := range linked.holds.all {
+		s.setHold(linked, h.service, nil)
 	}
 
-	k.writer = nil
+	linked.writer = nil
 	for _, t := range s.all {
-		s.superseded = append(s.superseded, t.Unlink(c)...)
+		s.superseded = append(s.superseded, t.Unlink(name)...)
 	}
-	for svc := range k.views.Load().All() {
-		s.recompose(Ref{c, svc})
+	for svc := range linked.views.Load().All() {
+		s.recompose(Ref{name, svc})
 	}
-	s.refresh(c)
+	s.refresh(name)
 }
 
 // hasLocal reports whether there is a local cluster: there is one at a time.
@@ -294,20 +294,20 @@ type ClusterWriter struct {
 	restoring bool             // what is held may exceed the limit until MarkSynced; guarded by Store.mu
 }
 
-// Set replaces the View of svc and returns what is stored: a View equal to v that
+// Set replaces the View of svc and returns what is stored: a View equal to the given one that
 // shares all equal parts with the one before.
-func (k *ClusterWriter) Set(svc Service, v *View) *View {
+func (k *ClusterWriter) Set(svc Service, view *View) *View {
 	before := k.View(svc) // outside the lock, like all that takes long: no other goroutine sets svc
-	v = v.sharing(before)
-	change := k.changeOf(before, v)
-	later := k.holdLater(svc, v)
+	view = view.sharing(before)
+	change := k.changeOf(before, view)
+	later := k.holdLater(svc, view)
 	k.do(func(*cluster) {
 		if k.written != nil {
 			k.written[svc] = true
 		}
-		k.replace(svc, v, change, later)
+		k.replace(svc, view, change, later)
 	})
-	return v
+	return view
 }
 
 // Delete removes the View of svc.
@@ -334,12 +334,12 @@ func (k *ClusterWriter) Unwritten() (services []Service) {
 // MarkSynced reports that everything was written once since NewWriter: what was not is removed, and the
 // cluster is known from now on.
 func (k *ClusterWriter) MarkSynced() {
-	k.do(func(c *cluster) {
+	k.do(func(linked *cluster) {
 		if k.written == nil {
 			return
 		}
-		first := !c.synced
-		c.synced, c.listing = true, false
+		first := !linked.synced
+		linked.synced, linked.listing = true, false
 		for _, svc := range k.unwritten() {
 			k.replace(svc, nil, k.changeOf(k.View(svc), nil), heldLater{})
 		}
@@ -347,7 +347,7 @@ func (k *ClusterWriter) MarkSynced() {
 		k.restoring = false
 		k.written = nil
 		if first {
-			c.state.CompareAndSwap(Connecting, Live)
+			linked.state.CompareAndSwap(Connecting, Live)
 			k.store.refresh(k.name)
 		}
 	})
@@ -449,20 +449,20 @@ func (s *Store) exchange(u use) {
 	}
 }
 
-func (s *Store) exchangeOne(u use) (changed bool) {
-	newest := u.head.newest()
-	old := newest.Members[u.i]
-	m := s.member(u.head.ref, old.Origin.MemberRef, old)
+func (s *Store) exchangeOne(use use) (changed bool) {
+	newest := use.head.newest()
+	old := newest.Members[use.i]
+	m := s.member(use.head.ref, old.Origin.MemberRef, old)
 	if m == old {
 		return false
 	}
 
-	if u.head.draft == nil {
+	if use.head.draft == nil {
 		next := *newest
 		next.Members = slices.Clone(next.Members)
-		s.draft(u.head, &next)
+		s.draft(use.head, &next)
 	}
-	u.head.draft.Members[u.i] = m
+	use.head.draft.Members[use.i] = m
 	return true
 }
 
@@ -498,7 +498,7 @@ func (s *Store) draft(h *head, next *Snapshot) {
 }
 
 // index keeps uses true when a head goes from the members of one Snapshot to those of another; nil for none.
-func (s *Store) index(h *head, old, next *Snapshot) {
+func (s *Store) index(head *head, old, next *Snapshot) {
 	if old != nil && next != nil && slices.EqualFunc(old.Members, next.Members, (*Member).sameRef) {
 		return
 	}
@@ -506,7 +506,7 @@ func (s *Store) index(h *head, old, next *Snapshot) {
 	if old != nil {
 		for i, m := range old.Members {
 			services, svc := s.uses[m.Origin.Cluster], m.Origin.Service
-			at := slices.Index(services[svc], use{h, i})
+			at := slices.Index(services[svc], use{head, i})
 			if services[svc] = slices.Delete(services[svc], at, at+1); len(services[svc]) > 0 {
 				continue
 			}
@@ -524,7 +524,7 @@ func (s *Store) index(h *head, old, next *Snapshot) {
 				services = map[Service][]use{}
 				s.uses[m.Origin.Cluster] = services
 			}
-			services[m.Origin.Service] = append(services[m.Origin.Service], use{h, i})
+			services[m.Origin.Service] = append(services[m.Origin.Service], use{head, i})
 		}
 	}
 }
@@ -555,28 +555,28 @@ func (s *Store) resolve(ref Ref, old *Snapshot) *Snapshot {
 
 // member returns a member of home, and old if that is equal. An equal Origin of old's is kept in any case.
 func (s *Store) member(home Ref, term MemberRef, old *Member) *Member {
-	m := Member{Known: s.listed}
+	member := Member{Known: s.listed}
 	origin := Origin{MemberRef: term, Home: term.Cluster == home.Cluster}
 	if c := s.cluster(term.Cluster); c != nil {
-		m.View = c.views.Load().Get(term.Service)
+		member.View = c.views.Load().Get(term.Service)
 		if h := c.holdFor(s, home, term); h != nil {
-			m.View, m.Held, m.Written = h.view, h.lacks, m.View
+			member.View, member.Held, member.Written = h.view, h.lacks, member.View
 		}
-		m.Linked, m.Known, m.Since = true, c.synced || m.View != nil, c.expectation.Since
-		m.Stale, m.Listing = c.state.Load() == Stale, c.listing
-		m.Policy, m.Near = c.policy, c.isNear(s.cluster(home.Cluster))
+		member.Linked, member.Known, member.Since = true, c.synced || member.View != nil, c.expectation.Since
+		member.Stale, member.Listing = c.state.Load() == Stale, c.listing
+		member.Policy, member.Near = c.policy, c.isNear(s.cluster(home.Cluster))
 		origin.TrustDomain = c.expectation.TrustDomain
 	}
 
 	if old != nil && *old.Origin == origin {
-		m.Origin = old.Origin
+		member.Origin = old.Origin
 	} else {
-		m.Origin = new(origin)
+		member.Origin = new(origin)
 	}
-	if old != nil && *old == m {
+	if old != nil && *old == member {
 		return old
 	}
-	return new(m)
+	return new(member)
 }
 
 // isNear reports whether c is known to be in the region of another cluster, nil for none.

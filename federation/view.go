@@ -425,8 +425,8 @@ func (v *View) sharing(old *View) *View {
 	if old == nil || v == old {
 		return v
 	}
-	n := *v
-	n.Slices = slices.Clone(v.Slices)
+	next := *v
+	next.Slices = slices.Clone(v.Slices)
 	same := v.ExternalName == old.ExternalName && v.LocalOnly == old.LocalOnly && v.Malformed == old.Malformed &&
 		v.Misread == old.Misread && v.Unexported == old.Unexported && v.Opaque == old.Opaque &&
 		v.ThroughGateway == old.ThroughGateway &&
@@ -439,14 +439,14 @@ func (v *View) sharing(old *View) *View {
 			same = false
 			continue
 		}
-		n.Slices[i] = s.sharing(old.Slices[j])
-		same = same && n.Slices[i] == old.Slices[j]
+		next.Slices[i] = s.sharing(old.Slices[j])
+		same = same && next.Slices[i] == old.Slices[j]
 	}
 
 	if same {
 		return old
 	}
-	return &n
+	return &next
 }
 
 // SameComposition reports whether both have the same members; nil for a Service that does not exist.
@@ -470,21 +470,21 @@ func (s *Slice) sharing(old *Slice) *Slice {
 		return s
 	}
 
-	n := &Slice{Name: s.Name, Ports: s.Ports, Endpoints: slices.Clone(s.Endpoints)}
+	next := &Slice{Name: s.Name, Ports: s.Ports, Endpoints: slices.Clone(s.Endpoints)}
 	same := slices.Equal(s.Ports, old.Ports) && len(s.Endpoints) == len(old.Endpoints)
 	before := cursor[netip.Addr, *Endpoint]{list: old.Endpoints, key: func(e *Endpoint) netip.Addr { return e.Addr }}
 	for i, e := range s.Endpoints {
 		at := before.find(e.Addr)
 		if at >= 0 && e.equal(old.Endpoints[at]) {
-			n.Endpoints[i] = old.Endpoints[at]
+			next.Endpoints[i] = old.Endpoints[at]
 		}
-		same = same && at == i && n.Endpoints[i] == old.Endpoints[i]
+		same = same && at == i && next.Endpoints[i] == old.Endpoints[i]
 	}
 
 	if same {
 		return old
 	}
-	return n
+	return next
 }
 
 func (e *Endpoint) equal(o *Endpoint) bool {

@@ -31,19 +31,19 @@ func (v *Views) Get(svc Service) *View {
 		return nil
 	}
 
-	n := v.root
-	for p := pathTo(svc); n.view == nil; p = p.down() {
+	node := v.root
+	for p := pathTo(svc); node.view == nil; p = p.down() {
 		bit := p.bit()
-		if n.bits&bit == 0 {
+		if node.bits&bit == 0 {
 			return nil
 		}
-		n = n.kids[n.kidIndex(bit)]
+		node = node.kids[node.kidIndex(bit)]
 	}
 
-	if n.svc != svc {
+	if node.svc != svc {
 		return nil
 	}
-	return n.view
+	return node.view
 }
 
 // Len returns the number of Services.
@@ -95,45 +95,45 @@ func (v *Views) With(svc Service, view *View) *Views {
 }
 
 // with returns n with a leaf put in, or in the place of the one of the same Service; n may be nil.
-func (n *node) with(p path, leaf *node) *node {
+func (n *node) with(path path, leaf *node) *node {
 	switch {
 	case n == nil || n.view != nil && n.svc == leaf.svc:
 		return leaf
 	case n.view != nil:
 		old := pathTo(n.svc)
-		for old.level < p.level {
+		for old.level < path.level {
 			old = old.down()
 		}
-		return (&node{bits: old.bit(), kids: []*node{n}}).with(p, leaf)
+		return (&node{bits: old.bit(), kids: []*node{n}}).with(path, leaf)
 	}
 
-	bit := p.bit()
+	bit := path.bit()
 	at, next := n.kidIndex(bit), &node{bits: n.bits | bit}
 	if n.bits&bit == 0 {
 		next.kids = slices.Concat(n.kids[:at], []*node{leaf}, n.kids[at:])
 	} else {
 		next.kids = slices.Clone(n.kids)
-		next.kids[at] = n.kids[at].with(p.down(), leaf)
+		next.kids[at] = n.kids[at].with(path.down(), leaf)
 	}
 	return next
 }
 
 // without returns n without the leaf at the end of a path, if there is one; nil if nothing is left.
-func (n *node) without(p path) *node {
+func (n *node) without(path path) *node {
 	switch {
-	case n == nil || n.view != nil && n.svc == p.svc:
+	case n == nil || n.view != nil && n.svc == path.svc:
 		return nil
 	case n.view != nil:
 		return n
 	}
 
-	bit := p.bit()
+	bit := path.bit()
 	if n.bits&bit == 0 {
 		return n
 	}
 
 	at := n.kidIndex(bit)
-	kid := n.kids[at].without(p.down())
+	kid := n.kids[at].without(path.down())
 
 	switch {
 	case kid == n.kids[at]:

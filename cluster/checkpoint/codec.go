@@ -102,37 +102,37 @@ type (
 	}
 )
 
-func encode(to io.Writer, c Checkpoint) error {
+func encode(to io.Writer, checkpoint Checkpoint) error {
 	sum := crc32.New(castagnoli)
 	buffered := bufio.NewWriterSize(to, 1<<16)
-	e := encoder{
+	encoder := encoder{
 		cbor:      cbor.NewEncoder(io.MultiWriter(buffered, sum)),
 		templates: map[unique.Handle[federation.Template]]int{},
 		workloads: map[*federation.Workload]int{},
 	}
-	e.write(record{Format: format})
-	e.write(record{Header: &c.Header})
-	for _, svc := range sortedServices(c.Published.Views.All()) {
-		e.write(record{Service: e.newService(svc, c.Published.Views.Get(svc))})
+	encoder.write(record{Format: format})
+	encoder.write(record{Header: &checkpoint.Header})
+	for _, svc := range sortedServices(checkpoint.Published.Views.All()) {
+		encoder.write(record{Service: encoder.newService(svc, checkpoint.Published.Views.Get(svc))})
 	}
 
-	for _, svc := range sortedServices(maps.All(c.Published.Holds)) {
-		h := c.Published.Holds[svc]
-		out := &held{Of: *e.newService(svc, h.Before)}
+	for _, svc := range sortedServices(maps.All(checkpoint.Published.Holds)) {
+		h := checkpoint.Published.Holds[svc]
+		out := &held{Of: *encoder.newService(svc, h.Before)}
 		switch {
 		case !h.Until.IsZero():
 			out.Until = h.Until.UnixNano()
 		case !h.Since.IsZero():
 			out.Until = -h.Since.UnixNano()
 		}
-		e.write(record{Held: out})
+		encoder.write(record{Held: out})
 	}
 
 	for _, of := range codecs {
-		of.encode(&e, c.Published.Facts[of.table].All)
+		of.encode(&encoder, checkpoint.Published.Facts[of.table].All)
 	}
-	if e.err != nil {
-		return e.err
+	if encoder.err != nil {
+		return encoder.err
 	}
 	_, err := buffered.Write(sum.Sum(nil))
 	return errors.Join(err, buffered.Flush())
@@ -182,27 +182,28 @@ func (e *encoder) newService(svc federation.Service, v *federation.View) *servic
 }
 
 // numberOf returns the number of a Workload, and writes it if it has none yet.
-func (e *encoder) numberOf(w *federation.Workload) int {
-	if w == nil {
+func (e *encoder) numberOf(of *federation.Workload) int {
+	if of == nil {
 		return 0
 	}
-	if n, written := e.workloads[w]; written {
+	if n, written := e.workloads[of]; written {
 		return n
 	}
 
-	c := w.Cohort.Value()
-	t, written := e.templates[c.Template]
+	cohort := of.Cohort.Value()
+	template, written := e.templates[cohort.Template]
 	if !written {
-		t = len(e.templates)
-		e.templates[c.Template] = t
-		e.write(record{Template: new(c.Template.Value())})
+		template = len(e.templates)
+		e.templates[cohort.Template] = template
+		e.write(record{Template: new(cohort.Template.Value())})
 	}
 
 	n := len(e.workloads) + 1
-	e.workloads[w] = n
-	kind, owner := w.Owner()
+	e.workloads[of] = n
+	kind, owner := of.Owner()
 	e.write(record{Workload: &workload{
-		Kind: c.Kind, Namespace: c.Namespace, Name: w.Name, OwnerKind: kind, OwnerName: owner, Template: t,
+		Kind: cohort.Kind, Namespace: cohort.Namespace, Name: of.Name,
+		OwnerKind: kind, OwnerName: owner, Template: template,
 	}})
 	return n
 }
@@ -238,17 +239,17 @@ func decode(b []byte) (Checkpoint, error) {
 
 // decodeContent decodes what stands before the checksum.
 func decodeContent(content io.Reader) (Checkpoint, error) {
-	d := decoder{out: federation.Published{
+	decoder := decoder{out: federation.Published{
 		Holds: map[federation.Service]federation.PublishedHold{},
 		Facts: map[string]facts.Copy{},
 	}}
 
 	in := decMode.NewDecoder(content)
-	h, err := decodeHeader(in)
+	header, err := decodeHeader(in)
 	var item cbor.RawMessage // one buffer for all
 	for n := 2; err == nil; n++ {
 		if err = in.Decode(&item); err == nil {
-			err = d.addItem(item)
+			err = decoder.addItem(item)
 		}
 		if err != nil && err != io.EOF { //nolint:errorlint // the Decoder returns io.EOF itself at the end
 			return Checkpoint{}, fmt.Errorf("record %d: %w", n, err)
@@ -258,7 +259,7 @@ func decodeContent(content io.Reader) (Checkpoint, error) {
 	if err != io.EOF { //nolint:errorlint // see above
 		return Checkpoint{}, err
 	}
-	return Checkpoint{Header: h, Published: d.out}, nil
+	return Checkpoint{Header: header, Published: decoder.out}, nil
 }
 
 // verified returns b without its checksum, which is right.
@@ -304,24 +305,24 @@ func (d *decoder) addItem(item cbor.RawMessage) error {
 	return d.add(r)
 }
 
-func (d *decoder) add(r record) error {
+func (d *decoder) add(record record) error {
 	switch {
-	case r.Template != nil:
-		t := *r.Template
+	case record.Template != nil:
+		t := *record.Template
 		if !plain(t.ServiceAccount, t.ControlPlane, t.Hash, t.Identity, t.ServerName) {
 			return errInvalid
 		}
 		d.templates = append(d.templates, unique.Make(t))
-	case r.Workload != nil:
-		return d.addWorkload(r.Workload)
-	case r.Service != nil:
-		v, err := d.newView(r.Service)
+	case record.Workload != nil:
+		return d.addWorkload(record.Workload)
+	case record.Service != nil:
+		v, err := d.newView(record.Service)
 		if err != nil {
 			return err
 		}
-		d.out.Views = d.out.Views.With(r.Service.Service, v)
-	case r.Held != nil:
-		return d.addHeld(r.Held)
+		d.out.Views = d.out.Views.With(record.Service.Service, v)
+	case record.Held != nil:
+		return d.addHeld(record.Held)
 	}
 	return nil
 }
@@ -363,10 +364,10 @@ func (d *decoder) addHeld(from *held) error {
 }
 
 func (d *decoder) newView(s *service) (*federation.View, error) {
-	v := s.View
-	v.Slices = make([]*federation.Slice, len(s.Slices))
+	view := s.View
+	view.Slices = make([]*federation.Slice, len(s.Slices))
 
-	for i, from := range s.Slices {
+	for index, from := range s.Slices {
 		all := make([]*federation.Endpoint, len(from.Endpoints))
 		for j, at := range from.Endpoints {
 			w, err := d.workloadAt(at.Workload)
@@ -381,13 +382,13 @@ func (d *decoder) newView(s *service) (*federation.View, error) {
 			}
 		}
 
-		v.Slices[i] = &federation.Slice{Name: from.Name, Ports: from.Ports, Endpoints: all}
+		view.Slices[index] = &federation.Slice{Name: from.Name, Ports: from.Ports, Endpoints: all}
 	}
 
-	if !v.Valid() {
+	if !view.Valid() {
 		return nil, errInvalid
 	}
-	return &v, nil
+	return &view, nil
 }
 
 // plain reports whether the texts of an endpoint may stand in Views.

@@ -55,8 +55,8 @@ func (d *Dir) Clean() error {
 // Save replaces the checkpoint of a cluster. It holds as of now.
 func (d *Dir) Save(c Checkpoint) error { return d.plain(d.save(c)) }
 
-func (d *Dir) save(c Checkpoint) error {
-	name, err := d.file(c.Cluster)
+func (d *Dir) save(checkpoint Checkpoint) error {
+	name, err := d.file(checkpoint.Cluster)
 	if err != nil {
 		return err
 	}
@@ -65,21 +65,21 @@ func (d *Dir) save(c Checkpoint) error {
 	}
 
 	now := time.Now()
-	f, err := os.CreateTemp(d.path, unfinished)
+	file, err := os.CreateTemp(d.path, unfinished)
 	if err != nil {
 		return err
 	}
 
-	err = errors.Join(encode(f, c), f.Close())
+	err = errors.Join(encode(file, checkpoint), file.Close())
 	if err == nil {
-		err = os.Chtimes(f.Name(), now, now)
+		err = os.Chtimes(file.Name(), now, now)
 	}
 
 	if err == nil {
-		err = os.Rename(f.Name(), name)
+		err = os.Rename(file.Name(), name)
 	}
 	if err != nil {
-		err = errors.Join(err, os.Remove(f.Name()))
+		err = errors.Join(err, os.Remove(file.Name()))
 	}
 	return err
 }
@@ -125,9 +125,9 @@ func (d *Dir) Load(cluster string) (Checkpoint, error) {
 		return Checkpoint{}, err
 	}
 
-	c, err := d.read(name)
-	if err == nil && c.Cluster != cluster {
-		err = fmt.Errorf("it is of cluster %s", c.Cluster)
+	checkpoint, err := d.read(name)
+	if err == nil && checkpoint.Cluster != cluster {
+		err = fmt.Errorf("it is of cluster %s", checkpoint.Cluster)
 	}
 
 	switch {
@@ -136,7 +136,7 @@ func (d *Dir) Load(cluster string) (Checkpoint, error) {
 	case err != nil:
 		return Checkpoint{}, fmt.Errorf("%s: %w", name, err)
 	}
-	return c, nil
+	return checkpoint, nil
 }
 
 func (d *Dir) read(name string) (Checkpoint, error) {
@@ -159,12 +159,12 @@ func (d *Dir) read(name string) (Checkpoint, error) {
 
 // decodeFile reads a file twice, to verify and to decode it, and never holds more than a part of it.
 func decodeFile(name string) (Checkpoint, error) {
-	f, err := os.Open(name) //nolint:gosec // a file of the directory that the operator names
+	file, err := os.Open(name) //nolint:gosec // a file of the directory that the operator names
 	if err != nil {
 		return Checkpoint{}, err
 	}
-	defer func() { _ = f.Close() }()
-	info, err := f.Stat()
+	defer func() { _ = file.Close() }()
+	info, err := file.Stat()
 	if err != nil {
 		return Checkpoint{}, err
 	}
@@ -175,21 +175,21 @@ func decodeFile(name string) (Checkpoint, error) {
 	}
 
 	sum, want := crc32.New(castagnoli), make([]byte, crc32.Size)
-	if _, err := io.CopyN(sum, f, size); err != nil {
+	if _, err := io.CopyN(sum, file, size); err != nil {
 		return Checkpoint{}, err
 	}
-	if _, err := io.ReadFull(f, want); err != nil {
+	if _, err := io.ReadFull(file, want); err != nil {
 		return Checkpoint{}, err
 	}
 
 	if !bytes.Equal(sum.Sum(nil), want) {
 		return Checkpoint{}, errTorn
 	}
-	if _, err := f.Seek(0, io.SeekStart); err != nil {
+	if _, err := file.Seek(0, io.SeekStart); err != nil {
 		return Checkpoint{}, err
 	}
 
-	return decodeContent(bufio.NewReaderSize(io.LimitReader(f, size), 1<<16))
+	return decodeContent(bufio.NewReaderSize(io.LimitReader(file, size), 1<<16))
 }
 
 // Headers returns those of the checkpoints that are there and not too old. It leaves out what cannot be read.

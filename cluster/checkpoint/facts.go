@@ -48,20 +48,20 @@ func codecOf[K, V comparable, R any](
 				e.write(map[byte]R{number: content})
 			}
 		},
-		decode: func(d *decoder, content cbor.RawMessage) error {
+		decode: func(decoder *decoder, content cbor.RawMessage) error {
 			var r R
 			if err := decMode.Unmarshal(content, &r); err != nil {
 				return err
 			}
-			k, v, err := decode(d, &r)
+			k, v, err := decode(decoder, &r)
 			if err != nil {
 				return err
 			}
 
-			values, found := d.out.Facts[table].All.(map[K]V)
+			values, found := decoder.out.Facts[table].All.(map[K]V)
 			if !found {
 				values = map[K]V{}
-				d.out.Facts[table] = facts.Copy{All: values}
+				decoder.out.Facts[table] = facts.Copy{All: values}
 			}
 			values[k] = v
 			return nil

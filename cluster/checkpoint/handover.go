@@ -48,11 +48,11 @@ type Finder func(cluster string, before Checkpoint) (now Checkpoint, same bool)
 // Handler serves to peers what this replica has of a cluster, few at a time, and the list of those clusters. Who may
 // ask was decided before; peerOf returns who it is.
 func Handler(find Finder, list func() []Header, peerOf func(*http.Request) string) http.Handler {
-	h := &handover{
+	handover := &handover{
 		find: find, peerOf: peerOf, process: rand.Text(), most: maxKept,
 		versions: map[string]*version{}, turns: map[string]bool{},
 	}
-	h.idle = time.AfterFunc(keptFor, h.forget)
+	handover.idle = time.AfterFunc(keptFor, handover.forget)
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET "+peersPath+"{$}", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
@@ -60,7 +60,7 @@ func Handler(find Finder, list func() []Header, peerOf func(*http.Request) strin
 		_ = json.NewEncoder(w).Encode(list()) // the peer sees that it is torn
 	})
 
-	mux.HandleFunc("GET "+peersPath+"{cluster...}", h.serve)
+	mux.HandleFunc("GET "+peersPath+"{cluster...}", handover.serve)
 	return mux
 }
 
@@ -90,48 +90,48 @@ type version struct {
 	kept int       // bytes of body, guarded by handover.mu
 }
 
-func (h *handover) serve(w http.ResponseWriter, r *http.Request) {
-	asOf, v := h.current(r.PathValue("cluster"))
-	if v == nil {
-		http.NotFound(w, r)
+func (h *handover) serve(writer http.ResponseWriter, request *http.Request) {
+	asOf, version := h.current(request.PathValue("cluster"))
+	if version == nil {
+		http.NotFound(writer, request)
 		return
 	}
 
-	w.Header().Set("Content-Type", "application/cbor-seq")
-	w.Header().Set("Last-Modified", asOf.UTC().Format(http.TimeFormat))
-	w.Header().Set("ETag", v.tag)
+	writer.Header().Set("Content-Type", "application/cbor-seq")
+	writer.Header().Set("Last-Modified", asOf.UTC().Format(http.TimeFormat))
+	writer.Header().Set("ETag", version.tag)
 	switch {
-	case strings.Contains(r.Header.Get("If-None-Match"), v.tag):
-		w.WriteHeader(http.StatusNotModified)
+	case strings.Contains(request.Header.Get("If-None-Match"), version.tag):
+		writer.WriteHeader(http.StatusNotModified)
 		return
-	case r.Method == http.MethodHead:
+	case request.Method == http.MethodHead:
 		return
 	}
 
-	peer := h.peerOf(r)
+	peer := h.peerOf(request)
 	if !h.takeTurn(peer) {
-		http.Error(w, "others are being served", http.StatusServiceUnavailable)
+		http.Error(writer, "others are being served", http.StatusServiceUnavailable)
 		return
 	}
 
 	defer h.endTurn(peer)
-	to := &steadyWriter{w, http.NewResponseController(w), time.Now().Add(maxTurn)}
-	if !strings.Contains(r.Header.Get("Accept-Encoding"), "gzip") {
-		_ = encode(to, v.of) // the peer sees that it is torn
+	to := &steadyWriter{writer, http.NewResponseController(writer), time.Now().Add(maxTurn)}
+	if !strings.Contains(request.Header.Get("Accept-Encoding"), "gzip") {
+		_ = encode(to, version.of) // the peer sees that it is torn
 		return
 	}
-	w.Header().Set("Content-Encoding", "gzip")
-	_ = h.write(to, v) // likewise
+	writer.Header().Set("Content-Encoding", "gzip")
+	_ = h.write(to, version) // likewise
 }
 
 // current returns the version of the state that this replica has of a cluster, and as of when it holds; nil for none.
 func (h *handover) current(cluster string) (time.Time, *version) {
 	h.mu.Lock()
-	v := h.versions[cluster]
+	current := h.versions[cluster]
 	h.mu.Unlock()
 	before := Checkpoint{}
-	if v != nil {
-		before = v.of
+	if current != nil {
+		before = current.of
 	}
 
 	now, same := h.find(cluster, before)
@@ -142,15 +142,15 @@ func (h *handover) current(cluster string) (time.Time, *version) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 
-	if v == nil || !same {
+	if current == nil || !same {
 		h.last++
-		v = &version{of: now, tag: fmt.Sprintf(`W/"%s-%d"`, h.process, h.last)}
+		current = &version{of: now, tag: fmt.Sprintf(`W/"%s-%d"`, h.process, h.last)}
 	}
-	v.used = time.Now()
-	h.versions[cluster] = v
+	current.used = time.Now()
+	h.versions[cluster] = current
 	h.dropUnused()
 	h.idle.Reset(keptFor)
-	return now.AsOf, v
+	return now.AsOf, current
 }
 
 // forget drops the versions that are not asked for any more. The next request makes others, with other tags.
@@ -210,10 +210,10 @@ func compress(to io.Writer, c Checkpoint) error {
 }
 
 // keep counts the bytes of a version, and drops those of others while all are too many.
-func (h *handover) keep(v *version, size int) {
+func (h *handover) keep(one *version, size int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	v.kept = size
+	one.kept = size
 	oldestFirst := slices.SortedFunc(maps.Values(h.versions), func(a, b *version) int { return a.used.Compare(b.used) })
 	sum := 0
 	for _, other := range oldestFirst {
@@ -224,7 +224,7 @@ func (h *handover) keep(v *version, size int) {
 		if sum <= h.most {
 			return
 		}
-		if other != v && other.kept > 0 {
+		if other != one && other.kept > 0 {
 			sum -= other.kept
 			delete(h.versions, other.of.Cluster)
 		}

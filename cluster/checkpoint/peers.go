@@ -242,21 +242,21 @@ func (p *Peers) ask(
 	all := make([]offer, min(len(addresses), maxPeers))
 	var wg sync.WaitGroup
 
-	for i := range all {
-		at := url.URL{Scheme: scheme, Host: net.JoinHostPort(addresses[i], port), Path: peersPath + cluster}
+	for index := range all {
+		at := url.URL{Scheme: scheme, Host: net.JoinHostPort(addresses[index], port), Path: peersPath + cluster}
 		wg.Go(func() {
 			o, err := fetch(ctx, client, method, at.String(), tags[at.String()], maxList)
 			switch refused, is := errors.AsType[*net.OpError](err); {
 			case err == nil:
-				all[i] = o
+				all[index] = o
 			case errors.Is(err, ErrNone), ctx.Err() != nil, is && refused.Op == "dial": // it may be starting
 			case errors.Is(err, ErrBusy):
-				all[i].err = err
+				all[index].err = err
 			default:
 				if about, is := errors.AsType[*url.Error](err); is {
 					err = about.Err // without the address, so that it is the same for all
 				}
-				all[i].err = fmt.Errorf("another replica does not hand it over: %w", err)
+				all[index].err = fmt.Errorf("another replica does not hand it over: %w", err)
 			}
 		})
 	}

@@ -104,22 +104,22 @@ func (w *workloadIPs) contains(ip netip.Addr) bool {
 	return false
 }
 
-func newWorkloadIPs(p *corev1.Pod, out *omissions) *workloadIPs {
-	if p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed {
+func newWorkloadIPs(pod *corev1.Pod, out *omissions) *workloadIPs {
+	if pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
 		return nil
 	}
 
 	var others otherIPs
-	others.running, others.terminating = p.Status.Phase == corev1.PodRunning, p.DeletionTimestamp != nil
+	others.running, others.terminating = pod.Status.Phase == corev1.PodRunning, pod.DeletionTimestamp != nil
 	var own []netip.Addr
-	if !p.Spec.HostNetwork {
-		for _, ip := range p.Status.PodIPs {
+	if !pod.Spec.HostNetwork {
+		for _, ip := range pod.Status.PodIPs {
 			own = appendIP(own, ip.IP, out)
 		}
-		own = appendIP(own, p.Status.PodIP, out)
+		own = appendIP(own, pod.Status.PodIP, out)
 	}
 
-	if host := newHostPorts(p, out); len(host.ports) > 0 || len(host.bound) > 0 {
+	if host := newHostPorts(pod, out); len(host.ports) > 0 || len(host.bound) > 0 {
 		others.hostPorts = host
 	}
 	return others.withOwn(own)
@@ -127,9 +127,9 @@ func newWorkloadIPs(p *corev1.Pod, out *omissions) *workloadIPs {
 
 // newHostPorts returns the ports at which the node of a Pod leads to it: at all IPs of the node, at those of one family
 // (hostIP 0.0.0.0 or ::), or at one IP. Those at an IP that only the node itself can reach are none.
-func newHostPorts(p *corev1.Pod, out *omissions) *hostPorts {
+func newHostPorts(pod *corev1.Pod, out *omissions) *hostPorts {
 	host, n := &hostPorts{}, 0
-	for c := range containersOf(p) {
+	for c := range containersOf(pod) {
 		for _, port := range c.Ports {
 			number, is := portNumber(port.HostPort)
 			isTCP := port.Protocol == corev1.ProtocolTCP || port.Protocol == "" // proxies ask for no other
@@ -139,7 +139,7 @@ func newHostPorts(p *corev1.Pod, out *omissions) *hostPorts {
 
 			n++
 			if n == 1 {
-				host.ips = nodeIPs(p, out)
+				host.ips = nodeIPs(pod, out)
 			}
 			if port.HostIP == "" {
 				host.ports = appendPort(host.ports, port.HostPort)
@@ -250,24 +250,24 @@ func (r *Reconciler) publishServiceIPs(svc key, ips []netip.Addr) {
 
 // publishWorkloadIPs publishes the IPs of a workload, and those that it had. The workload may have changed
 // itself, so that an IP that stays is published again.
-func (r *Reconciler) publishWorkloadIPs(ref objectRef, w *workloadState) {
+func (r *Reconciler) publishWorkloadIPs(ref objectRef, state *workloadState) {
 	if !r.options.Local {
 		return
 	}
-	old := w.ips
-	w.ips = nil
-	if w.workload != nil {
+	old := state.ips
+	state.ips = nil
+	if state.workload != nil {
 		record, _ := r.workloadRecords(ref.kind).Get(ref.key)
-		w.ips = record.ips
+		state.ips = record.ips
 	}
 
 	for ip := range old.allIPs {
-		if !w.ips.contains(ip) {
-			r.publishIP(ip, w)
+		if !state.ips.contains(ip) {
+			r.publishIP(ip, state)
 		}
 	}
-	for ip := range w.ips.allIPs {
-		r.publishIP(ip, w)
+	for ip := range state.ips.allIPs {
+		r.publishIP(ip, state)
 	}
 }
 
@@ -304,9 +304,9 @@ func (r *Reconciler) publishIP(ip netip.Addr, changed *workloadState) {
 		return
 	}
 
-	a := &federation.Address{}
+	address := &federation.Address{}
 	for _, k := range services {
-		a.Services = append(a.Services, federation.Service(k))
+		address.Services = append(address.Services, federation.Service(k))
 	}
 	claimed := len(services) > 0 || slices.ContainsFunc(workloads, func(w *workloadState) bool {
 		return !w.ips.merelyBinds(ip)
@@ -314,29 +314,29 @@ func (r *Reconciler) publishIP(ip netip.Addr, changed *workloadState) {
 
 	var its []federation.Resident
 	for _, terminating := range []bool{false, true} {
-		for _, w := range workloads {
-			if w.ips.terminating != terminating {
+		for _, state := range workloads {
+			if state.ips.terminating != terminating {
 				continue
 			}
-			before := len(a.Residents)
+			before := len(address.Residents)
 			its = its[:0]
-			if !claimed || !w.ips.merelyBinds(ip) {
-				its = w.ips.appendResidents(its, ip, w.workload)
+			if !claimed || !state.ips.merelyBinds(ip) {
+				its = state.ips.appendResidents(its, ip, state.workload)
 			}
 
 			for _, o := range its {
 				same := func(other federation.Resident) bool { return other.Port == o.Port }
-				if !terminating || !slices.ContainsFunc(a.Residents, same) {
-					a.Residents = append(a.Residents, o)
+				if !terminating || !slices.ContainsFunc(address.Residents, same) {
+					address.Residents = append(address.Residents, o)
 				}
 			}
-			if len(a.Residents) == before {
-				r.replaced[ip] = append(r.replaced[ip], w)
+			if len(address.Residents) == before {
+				r.replaced[ip] = append(r.replaced[ip], state)
 			}
 		}
 	}
 
-	r.facts.addresses.Set(ip, a)
+	r.facts.addresses.Set(ip, address)
 }
 
 // appendResidents appends what a workload is on an IP: its owner, or the owner of some ports.

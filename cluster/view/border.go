@@ -228,8 +228,8 @@ func newBorder(log logr.Logger) *border {
 
 // report logs and counts an object of which something is left out, unless it was so the last time. Once
 // maxReported objects are remembered, further ones are not logged, and are counted each time.
-func (b *border) report(kind string, k key, out *omissions) {
-	id, malformed := objectID{kind, k}, len(out.all) > 0
+func (b *border) report(kind string, key key, out *omissions) {
+	id, malformed := objectID{kind, key}, len(out.all) > 0
 	b.mu.Lock()
 	known := b.reported[id]
 	logs := malformed && !known && len(b.reported) < maxReported
@@ -247,7 +247,7 @@ func (b *border) report(kind string, k key, out *omissions) {
 
 	if logs {
 		b.log.Info("Parts of an object cannot be used and are left out",
-			"kind", kind, "object", quote(k.String()), "leftOut", out.String())
+			"kind", kind, "object", quote(key.String()), "leftOut", out.String())
 	}
 }
 
@@ -263,7 +263,7 @@ func beginning(s string, n int) string { return strings.Clone(s[:min(n, len(s))]
 
 // checked wraps reduce: it leaves out objects with malformed names, and reports what is left out.
 func checked[O metav1.Object, R any](
-	b *border, kind string, reduce func(object O, out *omissions) (R, bool),
+	border *border, kind string, reduce func(object O, out *omissions) (R, bool),
 ) func(object any) (R, bool) {
 	return func(object any) (record R, ok bool) {
 		o, isKind := object.(O)
@@ -279,7 +279,7 @@ func checked[O metav1.Object, R any](
 		} else { // it is remembered, so not at full length
 			k = key{Namespace: beginning(k.Namespace, maxLabel), Name: beginning(k.Name, maxName)}
 		}
-		b.report(kind, k, &out)
+		border.report(kind, k, &out)
 		return record, ok
 	}
 }

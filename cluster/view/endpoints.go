@@ -11,18 +11,18 @@ import (
 // for each subset. Endpoints have no zones.
 //
 //nolint:staticcheck // the option Endpoints asks for them
-func (r *Reconciler) reduceEndpoints(e *corev1.Endpoints, out *omissions) ([]*sliceRecord, bool) {
-	if len(e.Subsets) == 0 {
+func (r *Reconciler) reduceEndpoints(endpoints *corev1.Endpoints, out *omissions) ([]*sliceRecord, bool) {
+	if len(endpoints.Subsets) == 0 {
 		return nil, false
 	}
 
-	mirror := mirrorMarks(e, r.options.Local, out)
+	mirror := mirrorMarks(endpoints, r.options.Local, out)
 	var all []*sliceRecord
 
-	for i, subset := range firstOf(out, "subsets", e.Subsets, maxSubsets) {
-		s := &sliceRecord{name: fmt.Sprintf("%s#%04d", e.Name, i), service: e.Name}
+	for i, subset := range firstOf(out, "subsets", endpoints.Subsets, maxSubsets) {
+		record := &sliceRecord{name: fmt.Sprintf("%s#%04d", endpoints.Name, i), service: endpoints.Name}
 		for _, p := range firstOf(out, "ports", subset.Ports, maxSlicePorts) {
-			s.ports = appendSlicePort(s.ports, p.Port, p.Name, p.Protocol, "", out)
+			record.ports = appendSlicePort(record.ports, p.Port, p.Name, p.Protocol, "", out)
 		}
 
 		add := func(addresses []corev1.EndpointAddress, ready bool) {
@@ -31,12 +31,12 @@ func (r *Reconciler) reduceEndpoints(e *corev1.Endpoints, out *omissions) ([]*sl
 					Addresses: []string{a.IP}, Conditions: discoveryv1.EndpointConditions{Ready: &ready},
 					Hostname: &a.Hostname, TargetRef: a.TargetRef,
 				}
-				s.endpoints = appendEndpoints(s.endpoints, e.Namespace, endpoint, mirror, false, out)
+				record.endpoints = appendEndpoints(record.endpoints, endpoints.Namespace, endpoint, mirror, false, out)
 			}
 		}
 		add(subset.Addresses, true)
 		add(subset.NotReadyAddresses, false)
-		all = append(all, s)
+		all = append(all, record)
 	}
 
 	return all, true

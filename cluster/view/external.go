@@ -23,9 +23,9 @@ func (r *Reconciler) reduceExternal(u *unstructured.Unstructured, out *omissions
 	}
 
 	spec := parsed.Spec
-	t := federation.Template{InboundPort: defaultProxyPort}
-	t.Identity = out.text("identity", spec.MeshTLS.Identity, maxIdentity)
-	t.ServerName = out.text("name of the server", spec.MeshTLS.ServerName, maxName)
+	template := federation.Template{InboundPort: defaultProxyPort}
+	template.Identity = out.text("identity", spec.MeshTLS.Identity, maxIdentity)
+	template.ServerName = out.text("name of the server", spec.MeshTLS.ServerName, maxName)
 	var host hostPorts
 	var named namedPorts
 
@@ -37,7 +37,7 @@ func (r *Reconciler) reduceExternal(u *unstructured.Unstructured, out *omissions
 		host.ports = appendPort(host.ports, p.Port)
 		named = named.withPort(p.Name, p.Port)
 		if p.Name == proxyPortName {
-			t.InboundPort = n
+			template.InboundPort = n
 		}
 	}
 
@@ -45,12 +45,12 @@ func (r *Reconciler) reduceExternal(u *unstructured.Unstructured, out *omissions
 		host.ips = appendIP(host.ips, ip.IP, out)
 	}
 	if list, found := parsed.Annotations[linkerd.OpaquePortsAnnotation]; found {
-		t.Opaque = parsePorts(list, named.first, out)
+		template.Opaque = parsePorts(list, named.first, out)
 	}
 
 	record.class = unique.Make(podClass{
 		owner:     newOwner(parsed.OwnerReferences, out),
-		template:  unique.Make(t),
+		template:  unique.Make(template),
 		labels:    newLabelSet(parsed.Name, parsed.Labels, out),
 		ports:     named,
 		available: parsed.Ready() && parsed.DeletionTimestamp == nil,

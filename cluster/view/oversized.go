@@ -66,26 +66,26 @@ func (o *oversized) problem(limit int) string {
 // published; empty if there are none. It may be called from any goroutine.
 func (r *Reconciler) Oversized() string { return r.oversized.problem(r.options.MaxEndpoints) }
 
-// slicesWithin appends to v the slices of a Service, in the order of their names, as long as they have no more
+// slicesWithin appends to a View the slices of a Service, in the order of their names, as long as they have no more
 // endpoints than a Service may have. A slice that has some too many is cut, those behind it are left out: so
 // all replicas publish the same ones. whole is how many slices are published as they are.
 //
 //	limit 10, slices of 4, 4, 4, 4 endpoints: 4, 4 and two of the third; whole is 2, and the Service has 16
-func (r *Reconciler) slicesWithin(k key, v *federation.View) (whole int) {
+func (r *Reconciler) slicesWithin(key key, view *federation.View) (whole int) {
 	limit, total := cmp.Or(r.options.MaxEndpoints, math.MaxInt), 0
-	for _, t := range r.slicesOf.Get(k) {
+	for _, t := range r.slicesOf.Get(key) {
 		for _, resolved := range t.slices {
 			room := limit - total
 			total += len(resolved.Endpoints)
 
 			switch {
 			case total <= limit:
-				v.Slices = append(v.Slices, resolved.Slice)
+				view.Slices = append(view.Slices, resolved.Slice)
 				whole++
 			case room > 0:
 				cut := *resolved.Slice
 				cut.Endpoints = slices.Clone(cut.Endpoints[:room])
-				v.Slices = append(v.Slices, &cut)
+				view.Slices = append(view.Slices, &cut)
 			}
 		}
 	}
@@ -93,9 +93,9 @@ func (r *Reconciler) slicesWithin(k key, v *federation.View) (whole int) {
 	switch {
 	case r.options.MaxEndpoints == 0:
 	case total <= limit:
-		r.oversized.set(k, 0)
+		r.oversized.set(key, 0)
 	default:
-		r.oversized.set(k, total)
+		r.oversized.set(key, total)
 	}
 	return whole
 }

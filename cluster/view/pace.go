@@ -43,40 +43,40 @@ type window struct {
 
 // markChanged records that a Service may differ from what was published. moving is set if an address may be
 // on its way to another slice.
-func (r *Reconciler) markChanged(k key, moving bool) {
+func (r *Reconciler) markChanged(key key, moving bool) {
 	if r.windows == nil {
 		return // Begin publishes everything
 	}
 	now := time.Now()
-	w, open := r.windows[k]
+	current, open := r.windows[key]
 	if !open {
-		w = &window{began: now, ends: now}
-		r.windows[k] = w
+		current = &window{began: now, ends: now}
+		r.windows[key] = current
 	}
 
-	w.changed = true
-	if later := now.Add(minWindow); moving && w.ends.Before(later) {
-		if last := w.began.Add(maxWindow + minWindow); last.Before(later) {
+	current.changed = true
+	if later := now.Add(minWindow); moving && current.ends.Before(later) {
+		if last := current.began.Add(maxWindow + minWindow); last.Before(later) {
 			later = last
 		}
-		w.ends = later
+		current.ends = later
 	}
 	if !open {
-		r.queue.AddAfter(objectRef{kindWindow, k}, w.ends.Sub(now))
+		r.queue.AddAfter(objectRef{kindWindow, key}, current.ends.Sub(now))
 	}
 }
 
 // reconcileWindow publishes a Service whose window has ended, if it was changed.
-func (r *Reconciler) reconcileWindow(k key) {
-	now, w := time.Now(), r.windows[k]
+func (r *Reconciler) reconcileWindow(key key) {
+	now, current := time.Now(), r.windows[key]
 	switch {
-	case now.Before(w.ends): // its end was moved
-	case !w.changed || !r.publishService(k):
-		delete(r.windows, k)
+	case now.Before(current.ends): // its end was moved
+	case !current.changed || !r.publishService(key):
+		delete(r.windows, key)
 		return
 	default:
-		length := min(max(minWindow, 2*w.ends.Sub(w.began)), maxWindow)
-		*w = window{began: now, ends: now.Add(length)}
+		length := min(max(minWindow, 2*current.ends.Sub(current.began)), maxWindow)
+		*current = window{began: now, ends: now.Add(length)}
 	}
-	r.queue.AddAfter(objectRef{kindWindow, k}, w.ends.Sub(now))
+	r.queue.AddAfter(objectRef{kindWindow, key}, current.ends.Sub(now))
 }

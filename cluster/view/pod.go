@@ -106,41 +106,41 @@ type podClass struct {
 
 // newPodRecord returns what is kept of a Pod. A Pod whose identity is malformed is left out: without it, it
 // would have the identity of another.
-func newPodRecord(p *corev1.Pod, out *omissions) (record podRecord, ok bool) {
-	controlPlane := p.Labels[linkerd.ControlPlaneLabel]
-	if !out.validText("all of it: its service account", p.Spec.ServiceAccountName, maxName) ||
+func newPodRecord(pod *corev1.Pod, out *omissions) (record podRecord, ok bool) {
+	controlPlane := pod.Labels[linkerd.ControlPlaneLabel]
+	if !out.validText("all of it: its service account", pod.Spec.ServiceAccountName, maxName) ||
 		!out.validText("all of it: label "+linkerd.ControlPlaneLabel, controlPlane, maxLabel) {
 		return podRecord{}, false
 	}
 
-	ports := namedPortsOf(p, out)
-	t := federation.Template{
-		ServiceAccount: cmp.Or(p.Spec.ServiceAccountName, defaultAccount),
+	ports := namedPortsOf(pod, out)
+	template := federation.Template{
+		ServiceAccount: cmp.Or(pod.Spec.ServiceAccountName, defaultAccount),
 		ControlPlane:   controlPlane,
-		Hash:           out.label("label "+templateHashLabel, p.Labels[templateHashLabel]),
+		Hash:           out.label("label "+templateHashLabel, pod.Labels[templateHashLabel]),
 	}
 
-	if list, found := p.Annotations[linkerd.OpaquePortsAnnotation]; found {
-		t.Opaque = parsePorts(list, ports.first, out)
+	if list, found := pod.Annotations[linkerd.OpaquePortsAnnotation]; found {
+		template.Opaque = parsePorts(list, ports.first, out)
 	}
-	if list, found := p.Annotations[linkerd.SkipInboundPortsAnnotation]; found {
-		t.Skip = parsePorts(list, nil, out)
+	if list, found := pod.Annotations[linkerd.SkipInboundPortsAnnotation]; found {
+		template.Skip = parsePorts(list, nil, out)
 	}
 
-	if t.ControlPlane != "" {
-		t.InboundPort = listenPort(p, inboundListenEnv)
-		t.AdminPort = listenPort(p, adminListenEnv)
-		t.ControlPort = listenPort(p, controlListenEnv)
+	if template.ControlPlane != "" {
+		template.InboundPort = listenPort(pod, inboundListenEnv)
+		template.AdminPort = listenPort(pod, adminListenEnv)
+		template.ControlPort = listenPort(pod, controlListenEnv)
 	}
 
 	class := podClass{
-		owner:     newOwner(p.OwnerReferences, out),
-		template:  unique.Make(t),
-		labels:    newLabelSet(p.Name, p.Labels, out),
+		owner:     newOwner(pod.OwnerReferences, out),
+		template:  unique.Make(template),
+		labels:    newLabelSet(pod.Name, pod.Labels, out),
 		ports:     ports,
-		available: p.DeletionTimestamp == nil && slices.ContainsFunc(p.Status.Conditions, isReady),
+		available: pod.DeletionTimestamp == nil && slices.ContainsFunc(pod.Status.Conditions, isReady),
 	}
-	return podRecord{node: out.name("node", p.Spec.NodeName, maxName), class: unique.Make(class)}, true
+	return podRecord{node: out.name("node", pod.Spec.NodeName, maxName), class: unique.Make(class)}, true
 }
 
 // containersOf yields all containers of a Pod. They are not copied: each is large.
@@ -165,8 +165,8 @@ func isReady(c corev1.PodCondition) bool {
 func namedPortsOf(pod *corev1.Pod, out *omissions) (ports namedPorts) {
 	var n int
 	for c := range containersOf(pod) {
-		for _, p := range c.Ports {
-			if p.Name == "" || !out.validText("a port: its name", p.Name, maxLabel) {
+		for _, port := range c.Ports {
+			if port.Name == "" || !out.validText("a port: its name", port.Name, maxLabel) {
 				continue
 			}
 
@@ -175,9 +175,9 @@ func namedPortsOf(pod *corev1.Pod, out *omissions) (ports namedPorts) {
 				out.addf("ports with names: those after the first %d", maxPorts)
 				return ports
 			}
-			ports = ports.withPort(p.Name, p.ContainerPort)
-			if p.HostPort != p.ContainerPort {
-				ports = ports.withPort(p.Name, p.HostPort)
+			ports = ports.withPort(port.Name, port.ContainerPort)
+			if port.HostPort != port.ContainerPort {
+				ports = ports.withPort(port.Name, port.HostPort)
 			}
 		}
 	}

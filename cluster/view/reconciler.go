@@ -198,7 +198,7 @@ func QueueName(cluster string) string { return "cluster/" + cluster }
 // NewReconciler returns a Reconciler for one engagement with a cluster. Its stores may be filled at once;
 // Begin is called when all required ones are synced.
 func NewReconciler(log logr.Logger, cluster federation.Cluster, options Options) *Reconciler {
-	r := &Reconciler{
+	reconciler := &Reconciler{
 		border:         newBorder(log),
 		cluster:        cluster,
 		options:        options,
@@ -213,8 +213,8 @@ func NewReconciler(log logr.Logger, cluster federation.Cluster, options Options)
 		unlisted:       map[objectKind]bool{},
 	}
 
-	r.addKinds()
-	return r
+	reconciler.addKinds()
+	return reconciler
 }
 
 // Begin publishes everything that the stores hold, Views by a Writer and facts in their Tables, and marks the cluster
@@ -338,24 +338,24 @@ func (r *Reconciler) reconcileOwner(owner objectRef) {
 
 // reconcileServer resolves the workloads again that a Server selects now, or did until now, and translates
 // each slice that names them once.
-func (r *Reconciler) reconcileServer(k key) {
-	old := r.appliedServers.Get(k)
-	now, found := r.servers.Get(k)
+func (r *Reconciler) reconcileServer(server key) {
+	old := r.appliedServers.Get(server)
+	now, found := r.servers.Get(server)
 	if found {
-		r.appliedServers.Put(k, now)
-		r.facts.servers.Set(federation.Service(k), now.fact())
+		r.appliedServers.Put(server, now)
+		r.facts.servers.Set(federation.Service(server), now.fact())
 	} else {
-		r.appliedServers.Remove(k)
-		r.facts.servers.Delete(federation.Service(k))
+		r.appliedServers.Remove(server)
+		r.facts.servers.Delete(federation.Service(server))
 	}
 
 	affected := map[*translatedSlice]bool{}
 	for kind, states := range r.workloads {
-		for name, w := range states[k.Namespace] {
-			if w.workload == nil {
+		for name, state := range states[server.Namespace] {
+			if state.workload == nil {
 				continue
 			}
-			ref := objectRef{kind, key{Namespace: k.Namespace, Name: name}}
+			ref := objectRef{kind, key{Namespace: server.Namespace, Name: name}}
 			record, found := r.workloadRecords(kind).Get(ref.key)
 			if !found {
 				continue // its key is in the queue, or its kind is not listed
@@ -368,7 +368,7 @@ func (r *Reconciler) reconcileServer(k key) {
 			for _, s := range r.updateWorkload(ref) {
 				affected[s] = true
 			}
-			r.publishWorkloadIPs(ref, w)
+			r.publishWorkloadIPs(ref, state)
 		}
 	}
 
@@ -396,42 +396,42 @@ func (r *Reconciler) reconcileWorkload(ref objectRef) {
 
 // updateWorkload resolves a workload again. If it changed, it returns the slices that name it.
 func (r *Reconciler) updateWorkload(ref objectRef) []*translatedSlice {
-	k, states := ref.key, r.workloads[ref.kind]
-	record, found := r.workloadRecords(ref.kind).Get(k)
-	w := states.Get(k)
-	if w == nil {
+	key, states := ref.key, r.workloads[ref.kind]
+	record, found := r.workloadRecords(ref.kind).Get(key)
+	state := states.Get(key)
+	if state == nil {
 		if !found {
 			return nil
 		}
-		w = &workloadState{}
-		states.Put(k, w)
+		state = &workloadState{}
+		states.Put(key, state)
 	}
 
-	if ref.kind == kindPod && w.workload != nil {
-		r.stopAwaiting(k, w.workload)
+	if ref.kind == kindPod && state.workload != nil {
+		r.stopAwaiting(key, state.workload)
 	}
 
 	if !found {
-		if w.workload == nil {
+		if state.workload == nil {
 			return nil
 		}
-		w.workload, w.node = nil, federation.Name{}
-		r.publishExternal(ref, w)
-		r.publishWorkloadIPs(ref, w)
-		r.forgetUnused(ref, w)
-		return w.slices.list()
+		state.workload, state.node = nil, federation.Name{}
+		r.publishExternal(ref, state)
+		r.publishWorkloadIPs(ref, state)
+		r.forgetUnused(ref, state)
+		return state.slices.list()
 	}
 
 	next := r.resolveWorkload(ref, &record)
-	same := w.workload != nil && *w.workload == next && w.node == record.node
+	same := state.workload != nil && *state.workload == next && state.node == record.node
 	if !same {
-		w.workload, w.node = &next, record.node
+		state.workload, state.node = &next, record.node
 	}
-	r.publishExternal(ref, w)
+	r.publishExternal(ref, state)
 	if same {
 		return nil
 	}
-	return w.slices.list()
+	return state.slices.list()
 }
 
 // publishExternal publishes what a workload is, if it is an ExternalWorkload.
@@ -514,46 +514,46 @@ func (r *Reconciler) forgetUnused(ref objectRef, w *workloadState) {
 	}
 }
 
-func (r *Reconciler) reconcileSlice(k key) {
-	record, found := r.slices.Take(k)
+func (r *Reconciler) reconcileSlice(slice key) {
+	record, found := r.slices.Take(slice)
 
-	t := r.translated.Get(k)
+	translated := r.translated.Get(slice)
 	switch {
-	case !found && t == nil:
+	case !found && translated == nil:
 		return
 	case !found:
-		r.translated.Remove(k)
-		r.removeNamedBy(t, t.slices, nil)
-		r.detachSlice(t, t.service, t.slices)
+		r.translated.Remove(slice)
+		r.removeNamedBy(translated, translated.slices, nil)
+		r.detachSlice(translated, translated.service, translated.slices)
 		return
-	case t == nil:
-		t = &translatedSlice{key: k}
-		t.alone = sliceSet{t}
-		r.translated.Put(k, t)
+	case translated == nil:
+		translated = &translatedSlice{key: slice}
+		translated.alone = sliceSet{translated}
+		r.translated.Put(slice, translated)
 	}
 
-	old, moving := *t, false
-	r.translate(t, record)
+	old, moving := *translated, false
+	r.translate(translated, record)
 	switch old.service {
 	case "": // it is new
-	case t.service:
-		moving = r.mayMove(old.slices, t.slices)
+	case translated.service:
+		moving = r.mayMove(old.slices, translated.slices)
 	default:
-		r.detachSlice(t, old.service, old.slices)
+		r.detachSlice(translated, old.service, old.slices)
 	}
 
-	service := key{Namespace: k.Namespace, Name: t.service}
+	service := key{Namespace: slice.Namespace, Name: translated.service}
 	byName := func(a, b *translatedSlice) int { return strings.Compare(a.Name, b.Name) }
-	if all := r.slicesOf.Get(service); !slices.Contains(all, t) {
-		i, _ := slices.BinarySearchFunc(all, t, byName)
-		r.slicesOf.Put(service, slices.Insert(all, i, t))
+	if all := r.slicesOf.Get(service); !slices.Contains(all, translated) {
+		i, _ := slices.BinarySearchFunc(all, translated, byName)
+		r.slicesOf.Put(service, slices.Insert(all, i, translated))
 	}
 	r.markChanged(service, moving)
 }
 
 // translate resolves the workloads that a slice names, and records in their states that it does. The record
 // is that of a slice that is new or has changed; nil for the one that was translated last.
-func (r *Reconciler) translate(t *translatedSlice, record []*sliceRecord) {
+func (r *Reconciler) translate(translated *translatedSlice, record []*sliceRecord) {
 	lookUp := func(ref objectRef) (*federation.Workload, federation.Name) {
 		states := r.workloads[ref.kind]
 		w := states.Get(ref.key)
@@ -562,28 +562,28 @@ func (r *Reconciler) translate(t *translatedSlice, record []*sliceRecord) {
 			states.Put(ref.key, w)
 		}
 
-		w.slices = w.slices.withSlice(t)
+		w.slices = w.slices.withSlice(translated)
 		if w.workload == nil {
 			return nil, federation.Name{}
 		}
 		return w.workload, w.node
 	}
 
-	old := t.slices
+	old := translated.slices
 	if record == nil {
-		t.slices = make([]resolvedSlice, 0, len(old))
+		translated.slices = make([]resolvedSlice, 0, len(old))
 		for i := range old {
-			t.slices = append(t.slices, old[i].resolveAgain(lookUp))
+			translated.slices = append(translated.slices, old[i].resolveAgain(lookUp))
 		}
 		return
 	}
 
-	t.service = record[0].service
-	t.slices = make([]resolvedSlice, 0, len(record))
+	translated.service = record[0].service
+	translated.slices = make([]resolvedSlice, 0, len(record))
 	for _, s := range record {
-		t.slices = append(t.slices, s.resolveSlice(lookUp))
+		translated.slices = append(translated.slices, s.resolveSlice(lookUp))
 	}
-	r.removeNamedBy(t, old, t.slices)
+	r.removeNamedBy(translated, old, translated.slices)
 }
 
 // mayMove reports whether an address that old serves is not in next, although its workload is available: it
@@ -634,7 +634,7 @@ func (r *Reconciler) isAvailable(w *federation.Workload) bool {
 }
 
 // removeNamedBy records that a slice no longer names the workloads that it named and that are not in next.
-func (r *Reconciler) removeNamedBy(t *translatedSlice, old, next []resolvedSlice) {
+func (r *Reconciler) removeNamedBy(translated *translatedSlice, old, next []resolvedSlice) {
 	names := map[objectRef]bool{}
 	for i := range next {
 		for ref := range next[i].workloads {
@@ -645,7 +645,7 @@ func (r *Reconciler) removeNamedBy(t *translatedSlice, old, next []resolvedSlice
 	for i := range old {
 		for ref := range old[i].workloads {
 			if w := r.workloads[ref.kind].Get(ref.key); w != nil && !names[ref] {
-				w.slices = w.slices.withoutSlice(t)
+				w.slices = w.slices.withoutSlice(translated)
 				r.forgetUnused(ref, w)
 			}
 		}
@@ -666,13 +666,13 @@ func (r *Reconciler) detachSlice(t *translatedSlice, from string, old []resolved
 // publishService publishes the View of a Service, and reports whether it differs from the one before. A
 // Service that does not exist is withdrawn, and differs from nothing: if it comes back, it is a new one,
 // which waits for no window.
-func (r *Reconciler) publishService(k key) (differs bool) {
-	name := federation.Service(k)
-	record, found := r.services.Take(k)
+func (r *Reconciler) publishService(key key) (differs bool) {
+	name := federation.Service(key)
+	record, found := r.services.Take(key)
 	if !found {
-		r.publishServiceIPs(k, nil)
+		r.publishServiceIPs(key, nil)
 		r.writer.Delete(name)
-		r.oversized.set(k, 0)
+		r.oversized.set(key, 0)
 		return false
 	}
 
@@ -681,20 +681,20 @@ func (r *Reconciler) publishService(k key) (differs bool) {
 		if before == nil {
 			return false // the cluster was removed
 		}
-		record = &serviceRecord{View: *before, ips: r.serviceIPs[k]}
+		record = &serviceRecord{View: *before, ips: r.serviceIPs[key]}
 		record.Slices = nil
 	}
 
 	v := record.View
-	whole := r.slicesWithin(k, &v)
+	whole := r.slicesWithin(key, &v)
 	stored := r.writer.Set(name, &v)
 	// After the View, so that a client that finds the Service by its IP finds the View as well.
-	r.publishServiceIPs(k, record.ips)
+	r.publishServiceIPs(key, record.ips)
 
 	// The stored View shares equal slices with the one before; so must translated (see Reconciler). What is
 	// translated is whole.
 	shared := stored.Slices[:whole]
-	for _, t := range r.slicesOf.Get(k) {
+	for _, t := range r.slicesOf.Get(key) {
 		for i := range min(len(t.slices), len(shared)) {
 			t.slices[i].Slice = shared[i]
 		}

@@ -75,19 +75,19 @@ func selectorFact(s labels.Selector) federation.Selector {
 }
 
 // publishedServer is the reverse of fact.
-func publishedServer(f federation.OpaqueServer) (*serverRecord, error) {
-	pods, err := publishedSelector(f.Pods)
+func publishedServer(from federation.OpaqueServer) (*serverRecord, error) {
+	pods, err := publishedSelector(from.Pods)
 	if err != nil {
 		return nil, err
 	}
-	externals, err := publishedSelector(f.Externals)
+	externals, err := publishedSelector(from.Externals)
 	if err != nil {
 		return nil, err
 	}
 
-	port := intstr.FromInt32(int32(f.Port))
-	if f.PortName != "" {
-		port = intstr.FromString(f.PortName)
+	port := intstr.FromInt32(int32(from.Port))
+	if from.PortName != "" {
+		port = intstr.FromString(from.PortName)
 	}
 	return &serverRecord{pods, externals, port}, nil
 }
@@ -99,21 +99,21 @@ func publishedSelector(f federation.Selector) (labels.Selector, error) {
 	return labels.Parse(f.Text)
 }
 
-// boundedSelector returns the selector for s; nil selects nothing. A selector with too many requirements is
-// an error, because each is applied to each workload of a namespace.
-func boundedSelector(s *metav1.LabelSelector) (labels.Selector, error) {
-	if s == nil {
+// boundedSelector returns the selector for that of an object; nil selects nothing. A selector with too many
+// requirements is an error, because each is applied to each workload of a namespace.
+func boundedSelector(selector *metav1.LabelSelector) (labels.Selector, error) {
+	if selector == nil {
 		return labels.Nothing(), nil
 	}
-	requirements, values := len(s.MatchLabels)+len(s.MatchExpressions), 0
-	for _, e := range s.MatchExpressions {
+	requirements, values := len(selector.MatchLabels)+len(selector.MatchExpressions), 0
+	for _, e := range selector.MatchExpressions {
 		values += len(e.Values)
 	}
 	if requirements > maxRequirements || values > maxValues {
 		return nil, fmt.Errorf("a selector has %d requirements with %d values; at most %d with %d are allowed",
 			requirements, values, maxRequirements, maxValues)
 	}
-	return metav1.LabelSelectorAsSelector(s)
+	return metav1.LabelSelectorAsSelector(selector)
 }
 
 // appliesTo reports whether a Server applies to a workload of a class; a nil one to none.
@@ -149,9 +149,9 @@ const (
 	ordinalMark = "$ordinal"
 )
 
-func newLabelSet(pod string, m map[string]string, out *omissions) labelSet {
+func newLabelSet(pod string, given map[string]string, out *omissions) labelSet {
 	size := 0
-	for k, v := range m {
+	for k, v := range given {
 		size += len(k) + len(v)
 	}
 	if size > maxLabelText {
@@ -159,20 +159,20 @@ func newLabelSet(pod string, m map[string]string, out *omissions) labelSet {
 		return ""
 	}
 
-	marked := make(labels.Set, len(m))
-	for k, v := range m {
-		if !out.validText("a label: its key", k, maxName+1+maxLabel) ||
-			!out.validText("a label: its value", v, maxLabel) {
+	marked := make(labels.Set, len(given))
+	for name, value := range given {
+		if !out.validText("a label: its key", name, maxName+1+maxLabel) ||
+			!out.validText("a label: its value", value, maxLabel) {
 			continue
 		}
 
-		switch v {
+		switch value {
 		case pod:
-			v = nameMark
+			value = nameMark
 		case ordinal(pod):
-			v = ordinalMark
+			value = ordinalMark
 		}
-		marked[k] = v
+		marked[name] = value
 	}
 
 	return labelSet(marked.String())

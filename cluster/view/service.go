@@ -17,7 +17,7 @@ import (
 // newView returns the View of a Service of a cluster, without slices.
 func newView(cluster federation.Cluster, svc *corev1.Service, out *omissions) federation.View {
 	policy := svc.Spec.InternalTrafficPolicy
-	v := federation.View{
+	view := federation.View{
 		ExternalName: svc.Spec.Type == corev1.ServiceTypeExternalName,
 		LocalOnly:    policy != nil && *policy == corev1.ServiceInternalTrafficPolicyLocal,
 		Ports:        servicePorts(svc.Spec.Ports, out),
@@ -26,17 +26,17 @@ func newView(cluster federation.Cluster, svc *corev1.Service, out *omissions) fe
 	}
 
 	if list, found := svc.Annotations[linkerd.OpaquePortsAnnotation]; found {
-		v.Opaque = parsePorts(list, func(name string) (uint16, bool) {
-			i := slices.IndexFunc(v.Ports, func(p federation.ServicePort) bool { return p.Name == name })
+		view.Opaque = parsePorts(list, func(name string) (uint16, bool) {
+			i := slices.IndexFunc(view.Ports, func(p federation.ServicePort) bool { return p.Name == name })
 			if i < 0 {
 				return 0, false
 			}
-			return v.Ports[i].Number, true
+			return view.Ports[i].Number, true
 		}, out)
 	}
 
-	v.Composition, v.Malformed = newComposition(cluster, svc, out)
-	return v
+	view.Composition, view.Malformed = newComposition(cluster, svc, out)
+	return view
 }
 
 // isExported reports whether a Service has a label by which other clusters mirror it, or have it join a federated one,
@@ -96,19 +96,19 @@ func newComposition(
 ) (c *federation.Composition, malformed string) {
 	const clusterLabel, serviceLabel = linkerd.RemoteDiscoveryKey, linkerd.RemoteServiceLabel
 	if IsFederated(svc) {
-		m := memberList{
+		members := memberList{
 			cluster: cluster, namespace: svc.Namespace, out: out, known: map[federation.MemberRef]bool{},
 		}
 		if local := svc.Annotations[linkerd.LocalDiscoveryAnnotation]; local != "" {
-			m.addMember(local, cluster, true)
+			members.addMember(local, cluster, true)
 		}
 
-		m.parse(svc.Annotations[linkerd.RemoteDiscoveryKey], false)
-		m.parse(svc.Annotations[MembersKey], true)
-		if m.more > 0 {
-			out.addf("%d members after the first %d", m.more, maxMembers)
+		members.parse(svc.Annotations[linkerd.RemoteDiscoveryKey], false)
+		members.parse(svc.Annotations[MembersKey], true)
+		if members.more > 0 {
+			out.addf("%d members after the first %d", members.more, maxMembers)
 		}
-		return &federation.Composition{Union: true, Members: m.all}, ""
+		return &federation.Composition{Union: true, Members: members.all}, ""
 	}
 
 	remote, isMirror := svc.Labels[clusterLabel]

@@ -99,8 +99,8 @@ func newSliceRecords(es *discoveryv1.EndpointSlice, local bool, out *omissions) 
 	if es.Labels[discoveryv1.LabelManagedBy] == ManagedBy {
 		return nil, false
 	}
-	s := &sliceRecord{name: es.Name, service: out.label("all of it: the Service", serviceNameOf(es))}
-	if s.service == "" {
+	record := &sliceRecord{name: es.Name, service: out.label("all of it: the Service", serviceNameOf(es))}
+	if record.service == "" {
 		return nil, false
 	}
 
@@ -109,19 +109,19 @@ func newSliceRecords(es *discoveryv1.EndpointSlice, local bool, out *omissions) 
 			continue
 		}
 		name, protocol, app := deref(p.Name), deref(p.Protocol), deref(p.AppProtocol)
-		s.ports = appendSlicePort(s.ports, *p.Port, name, protocol, app, out)
+		record.ports = appendSlicePort(record.ports, *p.Port, name, protocol, app, out)
 	}
 
 	mirror, copied := mirrorMarks(es, local, out), isCopy(es)
 	if es.AddressType == discoveryv1.AddressTypeFQDN {
-		return []*sliceRecord{s}, true // names, which no client can be given
+		return []*sliceRecord{record}, true // names, which no client can be given
 	}
 	endpoints := firstOf(out, "endpoints", es.Endpoints, maxEndpoints)
-	s.endpoints = make([]endpointRecord, 0, len(endpoints)) // as a rule they have one address each
+	record.endpoints = make([]endpointRecord, 0, len(endpoints)) // as a rule they have one address each
 	for i := range endpoints {
-		s.endpoints = appendEndpoints(s.endpoints, es.Namespace, &endpoints[i], mirror, copied, out)
+		record.endpoints = appendEndpoints(record.endpoints, es.Namespace, &endpoints[i], mirror, copied, out)
 	}
-	return []*sliceRecord{s}, true
+	return []*sliceRecord{record}, true
 }
 
 // appendSlicePort appends a port of endpoints, unless it is malformed.
@@ -194,26 +194,26 @@ var workloadKinds = map[string]objectKind{"Pod": kindPod, linkerd.ExternalWorklo
 
 // appendEndpoints appends one endpoint for each address.
 func appendEndpoints(
-	to []endpointRecord, namespace string, e *discoveryv1.Endpoint, mirror *federation.Mirror, copied bool,
+	to []endpointRecord, namespace string, from *discoveryv1.Endpoint, mirror *federation.Mirror, copied bool,
 	out *omissions,
 ) []endpointRecord {
 	details := &endpointDetails{Detail: federation.Detail{
-		Hostname: out.hostname(deref(e.Hostname)), Hints: zoneHints(e.Hints, out), Mirror: mirror,
+		Hostname: out.hostname(deref(from.Hostname)), Hints: zoneHints(from.Hints, out), Mirror: mirror,
 	}}
 	record := endpointRecord{
-		ready:       e.Conditions.Ready == nil || *e.Conditions.Ready,
-		terminating: deref(e.Conditions.Terminating),
+		ready:       from.Conditions.Ready == nil || *from.Conditions.Ready,
+		terminating: deref(from.Conditions.Terminating),
 		copied:      copied,
 	}
 
-	if serving := e.Conditions.Serving; serving != nil {
+	if serving := from.Conditions.Serving; serving != nil {
 		record.serving = *serving
 	} else { // of what is terminating kube-proxy takes that for true, and of anything else it does not matter
 		record.serving = record.ready || record.terminating
 	}
 
-	if kind, known := workloadKinds[kindOf(e.TargetRef)]; known {
-		ref := e.TargetRef
+	if kind, known := workloadKinds[kindOf(from.TargetRef)]; known {
+		ref := from.TargetRef
 		if !out.validText("an endpoint: the namespace of its workload", ref.Namespace, maxLabel) ||
 			!out.validText("an endpoint: its workload", ref.Name, maxName) {
 			return to
@@ -221,11 +221,11 @@ func appendEndpoints(
 		record.name, details.kind = ref.Name, kind
 		details.namespace = api.Intern(cmp.Or(ref.Namespace, namespace))
 		// Of a bare address nothing is known but the address.
-		details.zone = out.name("zone", deref(e.Zone), maxLabel)
+		details.zone = out.name("zone", deref(from.Zone), maxLabel)
 	}
 
 	record.endpointDetails = details.shared(to)
-	for _, a := range firstOf(out, "addresses of an endpoint", e.Addresses, maxAddresses) {
+	for _, a := range firstOf(out, "addresses of an endpoint", from.Addresses, maxAddresses) {
 		if addr, usable := out.address(a); usable {
 			record.addr = addr
 			to = append(to, record)
@@ -291,18 +291,18 @@ func (s *resolvedSlice) resolveAgain(lookUp lookUpFunc) resolvedSlice {
 		}
 	}
 
-	for i, e := range s.Endpoints {
+	for i, endpoint := range s.Endpoints {
 		addLeftOut(i)
-		if e.Workload != nil {
-			if w, node := lookUp(refOf(e.Workload)); w == nil {
-				out.leftOut = append(out.leftOut, leftOut{readAgain(e), len(out.Endpoints)})
+		if endpoint.Workload != nil {
+			if w, node := lookUp(refOf(endpoint.Workload)); w == nil {
+				out.leftOut = append(out.leftOut, leftOut{readAgain(endpoint), len(out.Endpoints)})
 				continue
-			} else if w != e.Workload || node != e.Node {
-				changed := *e
-				changed.Workload, changed.Node, e = w, node, &changed
+			} else if w != endpoint.Workload || node != endpoint.Node {
+				changed := *endpoint
+				changed.Workload, changed.Node, endpoint = w, node, &changed
 			}
 		}
-		out.Endpoints = append(out.Endpoints, e)
+		out.Endpoints = append(out.Endpoints, endpoint)
 	}
 
 	addLeftOut(len(s.Endpoints))
@@ -343,7 +343,7 @@ func (s *resolvedSlice) workloads(yield func(objectRef) bool) {
 // left out and not reported, which is for the Reconciler of that cluster to do.
 func Of(cluster federation.Cluster, svc *corev1.Service, all []discoveryv1.EndpointSlice) *federation.View {
 	var ignored omissions
-	v := newView(cluster, svc, &ignored)
+	view := newView(cluster, svc, &ignored)
 	for i := range all {
 		records, _ := newSliceRecords(&all[i], true, &ignored)
 		for _, s := range records {
@@ -351,9 +351,9 @@ func Of(cluster federation.Cluster, svc *corev1.Service, all []discoveryv1.Endpo
 			for j := range s.endpoints {
 				slice.Endpoints = append(slice.Endpoints, s.endpoints[j].endpoint(nil, federation.Name{}))
 			}
-			v.Slices = append(v.Slices, slice)
+			view.Slices = append(view.Slices, slice)
 		}
 	}
 
-	return &v
+	return &view
 }

@@ -60,22 +60,24 @@ func (r *Reconciler) beginTerms(published *federation.Facts, unlisted []Kind) {
 		r.unlisted[k.of] = true
 	}
 
-	f := &r.facts
-	f.published = published
+	writers := &r.facts
+	writers.published = published
 
-	f.externals, f.servers = published.Externals.NewWriter(r.cluster), published.Servers.NewWriter(r.cluster)
-	f.terms = []term{
-		{[]objectKind{kindExternal}, func() { r.endTerm(kindExternal, f.externals) }},
-		{[]objectKind{kindServer}, func() { r.endTerm(kindServer, f.servers) }},
+	writers.externals = published.Externals.NewWriter(r.cluster)
+	writers.servers = published.Servers.NewWriter(r.cluster)
+	writers.terms = []term{
+		{[]objectKind{kindExternal}, func() { r.endTerm(kindExternal, writers.externals) }},
+		{[]objectKind{kindServer}, func() { r.endTerm(kindServer, writers.servers) }},
 	}
 
 	if r.options.Local {
-		f.nodes, f.addresses = published.Nodes.NewWriter(r.cluster), published.Addresses.NewWriter(r.cluster)
-		f.profiles = published.Profiles.NewWriter(r.cluster)
-		f.terms = append(f.terms,
-			term{[]objectKind{kindNode}, f.nodes.MarkSynced},
-			term{[]objectKind{kindProfile}, f.profiles.MarkSynced},
-			term{[]objectKind{kindService, kindPod, kindExternal}, f.addresses.MarkSynced},
+		writers.nodes = published.Nodes.NewWriter(r.cluster)
+		writers.addresses = published.Addresses.NewWriter(r.cluster)
+		writers.profiles = published.Profiles.NewWriter(r.cluster)
+		writers.terms = append(writers.terms,
+			term{[]objectKind{kindNode}, writers.nodes.MarkSynced},
+			term{[]objectKind{kindProfile}, writers.profiles.MarkSynced},
+			term{[]objectKind{kindService, kindPod, kindExternal}, writers.addresses.MarkSynced},
 		)
 	}
 

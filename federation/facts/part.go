@@ -43,19 +43,19 @@ func (p *Part[K, V]) All() iter.Seq2[K, V] { return p.values.All() }
 // when that has changed. Before, a key without a value is not known to have none.
 func (p *Part[K, V]) Synced() (bool, <-chan struct{}) { return p.synced.Load() }
 
-// begin makes w the writer, if the cluster is linked.
-func (p *Part[K, V]) begin(w *Writer[K, V]) {
+// begin lets a Writer take the place of the one before, if the cluster is linked.
+func (p *Part[K, V]) begin(writer *Writer[K, V]) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if !p.linked {
 		return
 	}
 
-	w.part, w.unwritten = p, map[K]struct{}{}
+	writer.part, writer.unwritten = p, map[K]struct{}{}
 	for k := range p.values.All() {
-		w.unwritten[k] = struct{}{}
+		writer.unwritten[k] = struct{}{}
 	}
-	p.writer = w
+	p.writer = writer
 	if p.arranger == nil && p.table.options.Arrange != nil {
 		p.arranger = p.table.options.Arrange()
 	}

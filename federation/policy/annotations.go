@@ -120,20 +120,20 @@ func Problems(annotations map[string]string, known []string) []Problem {
 func LinkOf(annotations map[string]string) (Link, []Problem) {
 	const wantLimit = "set a number, such as 10000; 0 is no limit"
 
-	r := &reader{annotations: annotations}
-	l := Link{
-		WhenStale: read(r, WhenStaleKey, parseWhenStale, wantWhenStale),
-		Drain: read(r, DrainKey, ParseDrain,
+	reader := &reader{annotations: annotations}
+	link := Link{
+		WhenStale: read(reader, WhenStaleKey, parseWhenStale, wantWhenStale),
+		Drain: read(reader, DrainKey, ParseDrain,
 			"set true, or a time and a duration of 7 days at most, such as 2026-01-31T12:00:00Z/5m"),
-		WithdrawalGuard: read(r, WithdrawalGuardKey, parseGuard, "set a percentage and a duration of 7 days at most, "+
-			"such as 50%/10m, or off"),
-		MaxEndpoints: read(r, MaxEndpointsKey, parseLimit, wantLimit),
-		MaxServices:  read(r, MaxServicesKey, parseLimit, wantLimit),
-		Region: read(r, RegionKey, parseRegion,
+		WithdrawalGuard: read(reader, WithdrawalGuardKey, parseGuard,
+			"set a percentage and a duration of 7 days at most, such as 50%/10m, or off"),
+		MaxEndpoints: read(reader, MaxEndpointsKey, parseLimit, wantLimit),
+		MaxServices:  read(reader, MaxServicesKey, parseLimit, wantLimit),
+		Region: read(reader, RegionKey, parseRegion,
 			"set the name of a region, of at most 63 letters, digits, -, _ or ."),
 	}
 
-	return l, r.problems
+	return link, reader.problems
 }
 
 // Keeping returns l with what was in force before in place of what cannot be read.
@@ -161,7 +161,7 @@ func (l Link) Keeping(before Link, problems []Problem) Link {
 func parsePrefer(value string) (tiers []Tier, ok bool) {
 	seen := map[string]bool{}
 	for text := range strings.SplitSeq(value, ">") {
-		var t Tier
+		var next Tier
 		for name := range strings.SplitSeq(text, ",") {
 			name = strings.TrimSpace(name)
 			if seen[name] || len(seen) == maxNames {
@@ -171,20 +171,20 @@ func parsePrefer(value string) (tiers []Tier, ok bool) {
 			seen[name] = true
 			switch {
 			case name == "local":
-				t.Local = true
+				next.Local = true
 			case name == "region":
-				t.Region = true
+				next.Region = true
 			case name == "*":
-				t.Others = true
+				next.Others = true
 			case isName(name, maxName):
-				t.Clusters = append(t.Clusters, strings.Clone(name)) // not the whole annotation
+				next.Clusters = append(next.Clusters, strings.Clone(name)) // not the whole annotation
 			default:
 				return nil, false
 			}
 		}
 
-		slices.Sort(t.Clusters)
-		tiers = append(tiers, t)
+		slices.Sort(next.Clusters)
+		tiers = append(tiers, next)
 	}
 
 	return tiers, len(tiers) <= maxTiers

@@ -169,21 +169,21 @@ type tier struct {
 
 // Shares returns the share of each member under the policy of a Service, which may be nil. Each cluster is one
 // member. The order of the members makes no difference.
-func Shares(s *Service, members []Member) []Share {
-	shares, tiers := make([]Share, len(members)), s.tiers(members)
-	loads(s, members, tiers)
+func Shares(service *Service, members []Member) []Share {
+	shares, tiers := make([]Share, len(members)), service.tiers(members)
+	loads(service, members, tiers)
 	parts := make([]*big.Rat, len(members)) // nil is 0
 
 	for n, t := range tiers {
 		for _, i := range t.members {
 			m := &members[i]
-			weight, _ := s.weight(m.Cluster)
+			weight, _ := service.weight(m.Cluster)
 			shares[i] = Share{
-				Class: m.class(s), LeftOut: s.preferred(m) < 0, Tier: n + 1, Load: inParts(t.load),
+				Class: m.class(service), LeftOut: service.preferred(m) < 0, Tier: n + 1, Load: inParts(t.load),
 				Weight: weight, Weighted: t.weighted, Drain: m.Policy.Drained,
 			}
 		}
-		t.divide(s, members, parts)
+		t.divide(service, members, parts)
 	}
 
 	assign(members, parts, shares)
@@ -198,9 +198,9 @@ func (s *Service) tiers(members []Member) (all []*tier) {
 	}
 
 	by := map[int]*tier{}
-	for i := range members {
-		m := &members[i]
-		place, class := s.preferred(m), m.class(s)
+	for index := range members {
+		member := &members[index]
+		place, class := s.preferred(member), member.class(s)
 		switch {
 		case place < 0:
 			place = preferred + int(StaleOut) + int(class)
@@ -209,10 +209,10 @@ func (s *Service) tiers(members []Member) (all []*tier) {
 		}
 
 		if by[place] == nil {
-			by[place] = &tier{reserve: s.preferred(m) < 0 || class == DrainedOut || class == StaleOut}
+			by[place] = &tier{reserve: s.preferred(member) < 0 || class == DrainedOut || class == StaleOut}
 		}
-		by[place].members = append(by[place].members, i)
-		_, weighted := s.weight(m.Cluster)
+		by[place].members = append(by[place].members, index)
+		_, weighted := s.weight(member.Cluster)
 		by[place].weighted = by[place].weighted || weighted
 	}
 
@@ -226,22 +226,22 @@ func (s *Service) tiers(members []Member) (all []*tier) {
 var nothing, everything = new(big.Rat), big.NewRat(1, 1)
 
 // loads sets the load of each tier: together they are 1, or all are 0.
-func loads(s *Service, members []Member, tiers []*tier) {
+func loads(service *Service, members []Member, tiers []*tier) {
 	sum := nothing
-	for _, t := range tiers {
-		t.load = nothing
-		if t.reserve && sum.Sign() > 0 || sum == everything {
+	for _, tier := range tiers {
+		tier.load = nothing
+		if tier.reserve && sum.Sign() > 0 || sum == everything {
 			continue
 		}
 
 		var ready, total int64 // in percent
-		for _, i := range t.members {
+		for _, i := range tier.members {
 			ready += int64(members[i].Ready * members[i].percentLeft())
 			total += int64(members[i].All) * 100
 		}
 
-		if s != nil {
-			total = max(total, int64(s.Capacity)*100)
+		if service != nil {
+			total = max(total, int64(service.Capacity)*100)
 		}
 		if ready == 0 {
 			continue
@@ -249,14 +249,14 @@ func loads(s *Service, members []Member, tiers []*tier) {
 
 		health, most := ready*overprovisioning, max(total, ready)*10
 		if sum == nothing && health >= most {
-			t.load, sum = everything, everything
+			tier.load, sum = everything, everything
 			continue
 		}
-		t.load = big.NewRat(health, most)
-		if rest := new(big.Rat).Sub(everything, sum); t.load.Cmp(rest) > 0 {
-			t.load = rest
+		tier.load = big.NewRat(health, most)
+		if rest := new(big.Rat).Sub(everything, sum); tier.load.Cmp(rest) > 0 {
+			tier.load = rest
 		}
-		sum = new(big.Rat).Add(sum, t.load)
+		sum = new(big.Rat).Add(sum, tier.load)
 	}
 
 	if sum.Sign() > 0 && sum.Cmp(everything) < 0 {
@@ -268,7 +268,7 @@ func loads(s *Service, members []Member, tiers []*tier) {
 
 // divide sets the parts of the tier's members that have endpoints. Those of weight 0 get something only if no other
 // of the tier has any.
-func (t *tier) divide(s *Service, members []Member, parts []*big.Rat) {
+func (t *tier) divide(service *Service, members []Member, parts []*big.Rat) {
 	if t.load.Sign() == 0 {
 		return
 	}
@@ -279,29 +279,29 @@ func (t *tier) divide(s *Service, members []Member, parts []*big.Rat) {
 			break
 		}
 
-		for n, i := range t.members {
+		for at, i := range t.members {
 			m := &members[i]
 			if m.Ready == 0 {
 				continue
 			}
 
-			weights[n] = int64(m.Ready)
+			weights[at] = int64(m.Ready)
 			if weighted {
-				w, _ := s.weight(m.Cluster)
-				weights[n] = int64(w)
+				w, _ := service.weight(m.Cluster)
+				weights[at] = int64(w)
 			}
-			weights[n] *= int64(m.percentLeft())
-			total += weights[n]
+			weights[at] *= int64(m.percentLeft())
+			total += weights[at]
 		}
 	}
 
-	for n, i := range t.members {
-		switch weights[n] {
+	for at, i := range t.members {
+		switch weights[at] {
 		case 0:
 		case total:
 			parts[i] = t.load
 		default:
-			part := big.NewRat(weights[n], total)
+			part := big.NewRat(weights[at], total)
 			parts[i] = part.Mul(part, t.load)
 		}
 	}
@@ -350,9 +350,9 @@ func assign(members []Member, parts []*big.Rat, shares []Share) {
 	}
 	slices.SortFunc(order, func(a, b int) int { return cmp.Compare(members[a].Cluster, members[b].Cluster) })
 
-	a := newAssignment(members, parts, order)
+	assignment := newAssignment(members, parts, order)
 	for range maxRounds {
-		if !a.improve() {
+		if !assignment.improve() {
 			break
 		}
 	}
@@ -362,8 +362,8 @@ func assign(members []Member, parts []*big.Rat, shares []Share) {
 		sum.Add(sum, parts[i])
 		now := inParts(sum)
 		shares[i].Share, before = now-before, now
-		shares[i].total, shares[i].rounded = a.of[n].total, a.of[n].rounded
-		shares[i].Gets = uint32(a.given(a.of[n].total, n) / (Buckets * fineOne / One))
+		shares[i].total, shares[i].rounded = assignment.of[n].total, assignment.of[n].rounded
+		shares[i].Gets = uint32(assignment.given(assignment.of[n].total, n) / (Buckets * fineOne / One))
 	}
 }
 
@@ -391,7 +391,7 @@ func newAssignment(members []Member, parts []*big.Rat, order []int) *assignment 
 		}
 	}
 
-	a := &assignment{of: make([]assigned, len(order))}
+	assignment := &assignment{of: make([]assigned, len(order))}
 	for n, i := range order {
 		x := new(big.Rat).Mul(parts[i], scale)
 		ready, whole := members[i].Ready, int(floor(x, 1))
@@ -400,11 +400,11 @@ func newAssignment(members []Member, parts []*big.Rat, order []int) *assignment 
 			least: Buckets * whole, most: Buckets * min(whole+2, ready),
 			wanted: floor(parts[i], fineOne) * Buckets,
 		}
-		a.of[n] = m
-		a.add(m.total, 1)
+		assignment.of[n] = m
+		assignment.add(m.total, 1)
 	}
 
-	return a
+	return assignment
 }
 
 // floor returns x times a number, rounded down.
@@ -426,18 +426,18 @@ func (a *assignment) add(total, sign int) {
 // improve sets each member in turn, and reports whether one has changed.
 func (a *assignment) improve() (changed bool) {
 	for n := range a.of {
-		m := &a.of[n]
-		if m.least == m.most {
+		member := &a.of[n]
+		if member.least == member.most {
 			continue
 		}
 
 		nearest := a.nearest(n)
-		if nearest == m.total {
+		if nearest == member.total {
 			continue
 		}
-		a.add(m.total, -1)
+		a.add(member.total, -1)
 		a.add(nearest, 1)
-		m.total, changed = nearest, true
+		member.total, changed = nearest, true
 	}
 	return changed
 }

@@ -110,25 +110,25 @@ func (t *Table[K, V]) All() iter.Seq2[K, V] {
 	}
 }
 
-// Watch opens a watch on k, which may have no value yet. The caller closes it.
-func (t *Table[K, V]) Watch(k K) *Watch[K, V] {
+// Watch opens a watch on a key, which may have no value yet. The caller closes it.
+func (t *Table[K, V]) Watch(key K) *Watch[K, V] {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 
-	r, found := t.watched[k]
+	watched, found := t.watched[key]
 	if !found {
-		r = &record[V]{}
-		if v, ok := t.values[k]; ok {
-			r.level.Store(entry[V]{v, true})
+		watched = &record[V]{}
+		if v, ok := t.values[key]; ok {
+			watched.level.Store(entry[V]{v, true})
 		}
 		if t.watched == nil {
 			t.watched = map[K]*record[V]{}
 		}
-		t.watched[k] = r
+		t.watched[key] = watched
 	}
 
-	r.watchers++
-	return &Watch[K, V]{table: t, key: k, record: r}
+	watched.watchers++
+	return &Watch[K, V]{table: t, key: key, record: watched}
 }
 
 // Len returns the number of keys that have a value or a watcher, for tests.

@@ -129,13 +129,13 @@ func (p Policy) tiers(home, region string, parts []Part) []tier {
 	if prefer == nil {
 		prefer = [][]string{{"*"}}
 	}
-	n := len(prefer)
-	tiers := make([]tier, n+3+4)
-	for _, reserve := range []int{n, n + 2, n + 3, n + 4, n + 5, n + 6} {
+	named := len(prefer)
+	tiers := make([]tier, named+3+4)
+	for _, reserve := range []int{named, named + 2, named + 3, named + 4, named + 5, named + 6} {
 		tiers[reserve].reserve = true
 	}
 
-	for i, part := range parts {
+	for index, part := range parts {
 		at := -1
 		// What names a part the most exactly decides.
 		for _, match := range []struct {
@@ -164,11 +164,11 @@ func (p Policy) tiers(home, region string, parts []Part) []tier {
 
 		switch {
 		case at < 0:
-			at = n + 3 + class
+			at = named + 3 + class
 		case class > 0:
-			at = n + class - 1
+			at = named + class - 1
 		}
-		tiers[at].parts = append(tiers[at].parts, i)
+		tiers[at].parts = append(tiers[at].parts, index)
 	}
 	return tiers
 }
@@ -224,12 +224,12 @@ func (p Policy) weights(tier []int, parts []Part) []*big.Rat {
 // nearest to its share. The parts are set in the order of their names, four times, each from the whole number below
 // its proportion to two more.
 func Given(shares []*big.Rat, parts []Part) (sixteenths [16][]int) {
-	x := proportional(shares, parts)
+	exact := proportional(shares, parts)
 	in := func(total, sixteenth int) int { return (total + sixteenth) / 16 }
 	totals := make([]int, len(parts)) // over all sixteenths
 	byName := make([]int, len(parts))
 	for i := range parts {
-		byName[i], totals[i] = i, rounded(new(big.Rat).Mul(x[i], big.NewRat(16, 1)))
+		byName[i], totals[i] = i, rounded(new(big.Rat).Mul(exact[i], big.NewRat(16, 1)))
 	}
 	slices.SortFunc(byName, func(i, j int) int { return strings.Compare(parts[i].Cluster, parts[j].Cluster) })
 
@@ -251,7 +251,7 @@ func Given(shares []*big.Rat, parts []Part) (sixteenths [16][]int) {
 
 	for range 4 {
 		for _, i := range byName {
-			whole := int(new(big.Int).Quo(x[i].Num(), x[i].Denom()).Int64())
+			whole := int(new(big.Int).Quo(exact[i].Num(), exact[i].Denom()).Int64())
 			best, nearest := 0, math.Inf(1)
 			for total := 16 * whole; total <= 16*min(whole+2, parts[i].Ready) && shares[i].Sign() > 0; total++ {
 				totals[i] = total
