@@ -30,6 +30,10 @@ import (
 // bytes: encoded, equal states are equal. So in a partition where nothing changes each peer's state is transferred
 // once, whichever of them was in contact last.
 //
+// Where clusters change all the time, each question would transfer them. So what takes the place of a state that is
+// there has a pace, for all clusters together and in turn: 100,000 endpoints in ten clusters are 10 MB, or 1.2 MB
+// compressed, and are as new again every 40 s. A first state does not wait.
+//
 // When a state holds is by the peer's clock. By how much that is off is measured by the Date of its response. An
 // error makes a state older than it is, never newer: it would seem to be new each time that it is handed on.
 const (
@@ -39,6 +43,7 @@ const (
 	maxPeers     = 16
 	maxTransfer  = 1 << 28 // bytes, decompressed
 	maxList      = 1 << 18 // bytes: those of about 2,000 clusters
+	renewRate    = 1 << 18 // bytes a second, decompressed: of states that replace others
 )
 
 // Peers are the other replicas, which may have seen a cluster that this one cannot reach.
@@ -49,7 +54,9 @@ type Peers struct {
 	Secure bool
 	MaxAge time.Duration // of what is used
 
-	transfer turn // one at a time: a peer has one turn
+	transfer turn      // one at a time: a peer has one turn
+	renewal  turn      // of those that have a state, to get another one
+	renewed  time.Time // when the next one may begin; guarded by renewal
 }
 
 // A turn is a lock that can be waited for until a context ends.
@@ -144,15 +151,7 @@ func (q *Inquiry) take(ctx context.Context, client *http.Client, from offer) (An
 		return Answer{Checkpoint{AsOf: from.at}, true}, nil
 	}
 
-	release, err := q.peers.transfer.take(ctx)
-	if err != nil {
-		return Answer{}, err
-	}
-
-	defer release()
-	ctx, cancel := context.WithTimeout(ctx, peersTimeout)
-	defer cancel()
-	got, err := fetch(ctx, client, http.MethodGet, from.url, "", maxTransfer)
+	got, err := q.transfer(ctx, client, from.url)
 	if err != nil {
 		return Answer{}, err
 	}
@@ -169,6 +168,46 @@ func (q *Inquiry) take(ctx context.Context, client *http.Client, from offer) (An
 	}
 	c.AsOf, q.content, q.tags = got.at, content, map[string]string{from.url: got.tag}
 	return Answer{c, false}, nil
+}
+
+// transfer returns the state that a peer has. If there was one before, it waits for its turn and for the pace.
+func (q *Inquiry) transfer(ctx context.Context, client *http.Client, from string) (got offer, err error) {
+	p := q.peers
+	if len(q.tags) > 0 {
+		release, err := p.renewal.take(ctx)
+		if err != nil {
+			return offer{}, err
+		}
+		defer release()
+
+		if err := waitUntil(ctx, p.renewed); err != nil {
+			return offer{}, err
+		}
+		defer func() {
+			p.renewed = time.Now().Add(time.Duration(len(got.content)) * time.Second / renewRate)
+		}()
+	}
+
+	release, err := p.transfer.take(ctx)
+	if err != nil {
+		return offer{}, err
+	}
+	defer release()
+	ctx, cancel := context.WithTimeout(ctx, peersTimeout)
+	defer cancel()
+	return fetch(ctx, client, http.MethodGet, from, "", maxTransfer)
+}
+
+// waitUntil waits until a time, or until ctx ends, which is the error.
+func waitUntil(ctx context.Context, at time.Time) error {
+	timer := time.NewTimer(time.Until(at))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
 // Clusters returns the clusters that peers have the state of, sorted by name. A peer that does not list them in time is

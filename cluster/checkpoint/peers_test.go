@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -280,6 +281,50 @@ func TestNothingNew(t *testing.T) {
 		ask(50, false)
 		if gets != 4 {
 			t.Errorf("%d transfers after the change", gets-2)
+		}
+	})
+}
+
+// Clusters that change all the time are transferred again at a pace, and each in its turn. A first state does not wait.
+func TestRenewalsHaveAPace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const clusters, period = 10, 30 * time.Second
+		state := large(1000)
+		handler := Handler(func(name string, _ Checkpoint) (Checkpoint, bool) {
+			h := Header{Cluster: name, TrustDomain: time.Now().String()}
+			return Checkpoint{Header: h, Published: state, AsOf: time.Now()}, false
+		}, nil, remoteAddr)
+		peers := network{"one": handler}.peers("one")
+		size := len(encoded(t, east(state)))
+
+		ctx, cancel := context.WithTimeout(t.Context(), period)
+		defer cancel()
+		var wg sync.WaitGroup
+		var renewals atomic.Int64
+		for i := range clusters {
+			wg.Go(func() {
+				inquiry, last, isFirst := peers.About(fmt.Sprint("cluster-", i), time.Time{}), time.Now(), true
+				for ctx.Err() == nil {
+					answer, err := inquiry.Ask(ctx)
+					age := time.Since(last)
+					if age > 10*time.Second || isFirst && age > time.Second {
+						t.Errorf("the state of cluster %d is %s old; it is the first: %t", i, age, isFirst)
+					}
+					if err == nil && !answer.Same {
+						if !isFirst {
+							renewals.Add(1)
+						}
+						last, isFirst = time.Now(), false
+					}
+					pass(time.Second)
+				}
+			})
+		}
+		wg.Wait()
+
+		most := int64(period.Seconds()*renewRate)/int64(size) + 1
+		if n := renewals.Load(); n > most || n < most/2 {
+			t.Errorf("%d states of %d bytes were transferred in place of others in %s, want %d", n, size, period, most)
 		}
 	})
 }

@@ -216,7 +216,11 @@ func TestPartitionedReplica(t *testing.T) {
 	w.complete(w.newcomer(other, log, "-peers="+relay), names...)
 	w.honest.Report()
 	first := bytes.Load()
-	for range 2 {
+	rounds := 2
+	if *full {
+		rounds = 43 // five minutes
+	}
+	for range rounds {
 		before, lines := bytes.Load(), log.lines.Load()
 		w.pass(7 * time.Second)
 		t.Logf("%d bytes, %d lines logged in 7 s", bytes.Load()-before, log.lines.Load()-lines)
