@@ -14,6 +14,7 @@ type Cache struct {
 	mu    sync.Mutex // guards all below
 	bytes int64
 	kept  *simplelru.LRU[any, kept] // by Owner, and by the keys of protocols
+	made  map[any]*making           // now, by the keys of protocols
 }
 
 // An Owner has messages that a Cache counts. It is comparable. The Cache calls it under its lock.
@@ -28,12 +29,18 @@ type kept struct {
 	frame *Frame
 }
 
+// making is a message that one stream encodes, and others wait for.
+type making struct {
+	done  chan struct{} // closed when it is over
+	frame *Frame        // nil: it was not made
+}
+
 // entryBytes is what an entry of the Cache takes, besides the bytes that it holds on to.
 const entryBytes = 256
 
 // NewCache returns a Cache of nothing that keeps so many bytes at most.
 func NewCache(limit int64) *Cache {
-	c := &Cache{max: limit}
+	c := &Cache{max: limit, made: map[any]*making{}}
 	c.kept, _ = simplelru.NewLRU(1<<20, c.removed) // it only fails for a size of 0
 	return c
 }
@@ -46,31 +53,55 @@ func (c *Cache) removed(key any, k kept) {
 	}
 }
 
-// Get returns the message of a comparable key. If it is not kept it is made, and kept unless it refers to 0 bytes: what
-// the key refers to counts, too.
+// Get returns the message of a comparable key. If it is not kept it is made, once for all who ask meanwhile, and kept
+// unless it refers to 0 bytes: what the key refers to counts, too.
 func (c *Cache) Get(key any, encode func() (f *Frame, refers int)) *Frame {
-	if f := c.find(key); f != nil {
-		return f
+	for {
+		f, m, isOurs := c.find(key)
+		if isOurs {
+			return c.encodeFor(key, m, encode)
+		}
+		if f != nil {
+			return f
+		}
+
+		<-m.done
+		if m.frame != nil {
+			return m.frame
+		} // else who made it has panicked: the next one tries
 	}
-	f, refers := encode()
-	if refers > 0 {
-		c.keep(key, f, refers)
-	}
-	return f
 }
 
-// find returns the message that is kept for a key; nil for none.
-func (c *Cache) find(key any) *Frame {
+// find returns the message that is kept for a key; or that which is made, and whether the caller has to.
+func (c *Cache) find(key any) (f *Frame, m *making, isOurs bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	k, _ := c.kept.Get(key)
-	return k.frame
+	if k, found := c.kept.Get(key); found {
+		return k.frame, nil, false
+	}
+	if m := c.made[key]; m != nil {
+		return nil, m, false
+	}
+
+	m = &making{done: make(chan struct{})}
+	c.made[key] = m
+	return nil, m, true
 }
 
-func (c *Cache) keep(key any, f *Frame, refers int) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.add(key, kept{entryBytes + int64(refers) + int64(f.bytes.Len()), f})
+// encodeFor makes a message for all who wait for it.
+func (c *Cache) encodeFor(key any, waited *making, encode func() (f *Frame, refers int)) *Frame {
+	refers := 0
+	defer func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if waited.frame != nil && refers > 0 {
+			c.add(key, kept{entryBytes + int64(refers) + int64(waited.frame.bytes.Len()), waited.frame})
+		}
+		delete(c.made, key)
+		close(waited.done)
+	}()
+	waited.frame, refers = encode()
+	return waited.frame
 }
 
 // Charge counts what an Owner has until it drops it, unless it owns nothing any more.

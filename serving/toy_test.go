@@ -95,7 +95,7 @@ func (s *toy) first(name string, stream *Stream, now time.Time) ([]*Frame, error
 	turn := stream.Turn(now)
 	defer turn.Release()
 	size := s.addresses
-	if s.cache.find(name) != nil {
+	if s.cache.keeps(name) {
 		size = 0
 	}
 	if taken, err := turn.Take(size); err != nil || !taken {
