@@ -2,21 +2,16 @@ package main
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"flag"
 	"fmt"
 	"path/filepath"
-	"sync"
-	"time"
 
 	"github.com/spf13/cobra"
-	"sigs.k8s.io/controller-runtime/pkg/manager"
 
-	"github.com/fingerpost/fingerpost/admission"
+	"github.com/fingerpost/fingerpost/cmd/fingerpost/app"
 	"github.com/fingerpost/fingerpost/cmd/fingerpost/cli"
 	"github.com/fingerpost/fingerpost/cmd/fingerpost/server"
-	"github.com/fingerpost/fingerpost/cmd/fingerpost/webhook"
 )
 
 // validatorOptions are the flags of sp-validator.
@@ -82,48 +77,14 @@ func serveWebhook(ctx context.Context, o validatorOptions) error {
 	}
 
 	log.Info("Fingerpost starts to validate ServiceProfiles", "version", binaryVersion())
-	certificate, err := server.OpenCertificate(log, "webhook", server.TLSFiles{
-		Certificate: filepath.Join(o.tlsDir, "tls.crt"), Key: filepath.Join(o.tlsDir, "tls.key"),
+	process, err := app.NewValidator(log, app.ValidatorOptions{
+		Version: binaryVersion(), Addr: o.addr, AdminAddr: o.metricsAddr, Pprof: o.enablePprof,
+		TLS: server.TLSFiles{
+			Certificate: filepath.Join(o.tlsDir, "tls.crt"), Key: filepath.Join(o.tlsDir, "tls.key"),
+		},
 	})
 	if err != nil {
 		return fmt.Errorf("-tls-dir: %w", err)
 	}
-
-	profiles := webhook.ServiceProfiles()
-	metrics := server.NewMetrics(binaryVersion())
-	metrics.MustRegister(profiles.Verdicts, certificate.Metric())
-	closed := server.ClosedConnections()
-	metrics.MustRegister(closed)
-
-	hookServer := &server.HTTP{
-		Log: log, Name: "webhook", Addr: o.addr,
-		Handler:     admission.NewServer(log, 1, map[string]admission.Review{"/": profiles}),
-		TLS:         certificate.ServerConfig(tls.VersionTLS13),
-		ReadTimeout: 10 * time.Second,
-		DrainWindow: 10 * time.Second,
-		Closed:      closed.WithLabelValues("webhook"),
-	}
-	adminServer := &server.HTTP{
-		Log: log, Name: "admin", Addr: o.metricsAddr,
-		Handler: server.AdminHandler(metrics, metrics, hookServer.Listening, o.enablePprof),
-		Closed:  closed.WithLabelValues("admin"),
-	}
-
-	return runAll(ctx, hookServer, adminServer, certificate)
-}
-
-// runAll runs the parts of a process until ctx ends or one of them does, and waits for all of them.
-func runAll(ctx context.Context, parts ...manager.Runnable) error {
-	ctx, stop := context.WithCancel(ctx)
-	defer stop()
-	ended := make([]error, len(parts))
-	var running sync.WaitGroup
-	for i, part := range parts {
-		running.Go(func() {
-			defer stop()
-			ended[i] = part.Start(ctx)
-		})
-	}
-	running.Wait()
-	return errors.Join(ended...)
+	return process.Run(ctx)
 }

@@ -197,6 +197,13 @@ func TestValidator(t *testing.T) {
 		t.Errorf("TLS 1.2: %v", err)
 	}
 
+	for ready := http.StatusInternalServerError; ready == http.StatusInternalServerError; { // soon, once it listens
+		code, _, err := cmdtest.Request(t, admin+"/ready", "", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ready = code
+	}
 	for path, want := range map[string]string{"/ready": "ok\n", "/ping": "pong\n"} {
 		if code, body, err := cmdtest.Request(t, admin+path, "", nil); err != nil || code != http.StatusOK ||
 			body != want {

@@ -11,18 +11,18 @@ import (
 // cmd/fingerpost/app only. Tests may import more.
 const imports = `
 cmd/fingerpost -> cmd/fingerpost/app cmd/fingerpost/check cmd/fingerpost/cli
-cmd/fingerpost -> admission cmd/fingerpost/server cmd/fingerpost/webhook
+cmd/fingerpost -> cmd/fingerpost/server
 cmd/fingerpost -> discovery/linkerd federation links serving
-cmd/fingerpost/app -> cmd/fingerpost/debug cmd/fingerpost/server
+cmd/fingerpost/app -> admission cmd/fingerpost/debug cmd/fingerpost/server cmd/fingerpost/webhook
 cmd/fingerpost/app -> cluster cluster/apply cluster/checkpoint cluster/endpointslice cluster/api cluster/lease
-cmd/fingerpost/app -> cluster/tokenreview discovery/linkerd federation links links/mirror serving
+cmd/fingerpost/app -> cluster/tokenreview discovery/linkerd federation federation/watch links links/mirror serving
 cmd/fingerpost/check -> cmd/fingerpost/cli cmd/fingerpost/debug
 cmd/fingerpost/check -> cluster cluster/api cluster/apply cluster/linkerd federation links
 cmd/fingerpost/cli -> cmd/fingerpost/debug
 cmd/fingerpost/cli -> cluster cluster/api cluster/linkerd discovery discovery/proxy federation federation/policy links
 cmd/fingerpost/debug -> cmd/fingerpost/server
 cmd/fingerpost/debug -> cluster cluster/linkerd discovery discovery/linkerd federation links serving
-cmd/fingerpost/server -> cluster cluster/tokenreview federation/watch serving
+cmd/fingerpost/server -> cluster/tokenreview federation/watch serving
 cmd/fingerpost/webhook -> admission cluster/linkerd/serviceprofile
 cmd/fingerpost/cmdtest ->
 

@@ -1,6 +1,6 @@
-// Package app builds a replica of Fingerpost: the Store, the Registry of clusters, what reads Links, the
-// writers, discovery and the servers. It does so once for all who run a replica: the serve command, and
-// scenarios and tests, which need no flags for it.
+// Package app builds processes of Fingerpost from parts, and runs them: a replica, with the Store, the Registry of
+// clusters, what reads Links, the writers, discovery and the servers; and the webhook of ServiceProfiles. It does so
+// once for all who run one: commands, and scenarios and tests, which need no flags for it.
 package app
 
 import (
@@ -14,11 +14,7 @@ import (
 	pb "github.com/linkerd/linkerd2-proxy-api/go/destination"
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
-	"k8s.io/apimachinery/pkg/api/meta"
-	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
-	"sigs.k8s.io/controller-runtime/pkg/manager"
-	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"github.com/fingerpost/fingerpost/cluster"
 	"github.com/fingerpost/fingerpost/cluster/api"
@@ -71,18 +67,19 @@ type Options struct {
 
 // An App is one replica, with every part built and none started. The fields are for tests.
 type App struct {
+	*Process
+
 	Store     *federation.Store
 	Registry  *cluster.Registry
 	Links     *links.Reconciler
 	Serving   *serving.Server
 	Discovery *linkerd.Server
-	Metrics   *prometheus.Registry
-	Ready     *server.Readiness
 	Pages     http.Handler // of the debug server
 
 	Exported prometheus.Gatherer // Metrics and those of queues, with the label installation
 
-	manager      manager.Manager
+	ready        clusterReadiness
+	events       *recorder
 	installation func() string // for people, and unique
 }
 
@@ -90,7 +87,10 @@ type App struct {
 func New(ctx context.Context, log logr.Logger, o Options) (*App, error) {
 	o.complete()
 	checkpoints, restored := openCheckpoints(log, o)
-	a := &App{Store: federation.NewStore(), Metrics: server.NewMetrics(o.Version)}
+	a := &App{
+		Process: newProcess(log, o.Version, o.Listen, o.Serving.DrainWindow),
+		Store:   federation.NewStore(),
+	}
 	certificate, err := openCertificate(log, o)
 	if err != nil {
 		return nil, err
@@ -116,7 +116,7 @@ func New(ctx context.Context, log logr.Logger, o Options) (*App, error) {
 			return nil, err
 		}
 	}
-	if a.manager, err = newManager(log, o); err != nil {
+	if a.events, err = newRecorder(log, o.Config); err != nil {
 		return nil, err
 	}
 
@@ -125,7 +125,8 @@ func New(ctx context.Context, log logr.Logger, o Options) (*App, error) {
 		return nil, err
 	}
 
-	a.Ready = server.NewReadiness(o.ClusterName, o.Discovery.FirstSyncGrace, a.Registry.Statuses)
+	a.ready.localCluster, a.ready.grace, a.ready.statuses =
+		o.ClusterName, o.Discovery.FirstSyncGrace, a.Registry.Statuses
 	if err := a.addLinks(log, o, localConn); err != nil {
 		return nil, err
 	}
@@ -193,13 +194,12 @@ func (o *Options) complete() {
 
 // addLinks adds what reads Links and links clusters.
 func (a *App) addLinks(log logr.Logger, o Options, localConn *api.Connection) (err error) {
-	events := a.manager.GetEventRecorder("fingerpost")
 	listed := func() {
-		a.Ready.LinksListed.Store(true)
+		a.ready.linksListed.Store(true)
 		a.Store.MarkClustersListed()
 	}
 
-	a.Links, err = links.NewReconciler(log, localConn, a.Registry, events, listed, links.Options{
+	a.Links, err = links.NewReconciler(log, localConn, a.Registry, a.events, listed, links.Options{
 		ClusterName: o.ClusterName, TrustDomain: o.Discovery.TrustDomain,
 		ControllerNamespace: o.Discovery.ControllerNamespace, LinkNamespace: o.LinkNamespace, Mirrors: o.Mirrors,
 		Hosts: links.Hosts{InCluster: o.InCluster, Allowed: o.AllowedHosts},
@@ -224,7 +224,7 @@ func (a *App) addWriters(ctx context.Context, log logr.Logger, o Options, localC
 		Timing: o.Lease, Stop: ctx.Done(),
 	})
 	a.installation = campaign.DisplayName
-	o.Writer.Links, o.Writer.Events = a.Links, a.manager.GetEventRecorder("fingerpost")
+	o.Writer.Links, o.Writer.Events = a.Links, a.events
 	writer := endpointslice.NewWriter(a.Store, a.Registry, o.Writer)
 	writer.AddTo(campaign)
 	a.Registry.Engage(writer.Engage)
@@ -263,7 +263,7 @@ func cutting(
 	}
 }
 
-// addServers adds what listens, and all that runs, to the manager.
+// addServers adds what listens, and all that runs, to the process.
 func (a *App) addServers(
 	log logr.Logger, o Options, localConn *api.Connection, certificate *server.Certificate,
 ) error {
@@ -273,63 +273,36 @@ func (a *App) addServers(
 	}
 
 	a.Exported = server.Labelled(all, "installation", a.installation)
-	admin := server.AdminHandler(a.Metrics, a.Exported, a.Ready.Ready, o.Pprof)
 	a.Pages = debug.Handler(debug.Sources{
 		Store: a.Store, Registry: a.Registry, Links: a.Links, Discovery: a.Discovery,
 		Cluster: o.ClusterName, Namespace: o.Discovery.ControllerNamespace, Installations: o.Installations,
 		Replica: o.Replica, Version: o.Version,
 	})
+	grpcServer := server.NewGRPC(log, o.Addr, o.Listen, certificate, a.Serving, a.register, a.Ready, a.Metrics)
 
-	closed := server.ClosedConnections()
-	a.Metrics.MustRegister(closed)
-
-	newHTTP := func(name, addr string, handler http.Handler) *server.HTTP {
-		return &server.HTTP{
-			Log: log, Name: name, Addr: addr, Listen: o.Listen, Handler: handler,
-			Closed: closed.WithLabelValues(name),
-		}
-	}
-
-	parts := []manager.Runnable{
-		a.Links,
-		a.Ready,
-		server.NewGRPC(log, o.Addr, o.Listen, certificate, a.Serving, a.register, a.Ready, a.Metrics),
-		newHTTP("admin", o.AdminAddr, admin),
-		newHTTP("debug", o.DebugAddr, a.Pages),
-		a.Registry,
-	}
-
+	a.add(
+		Part{Name: "Links", Run: a.Links.Start, Ready: []server.Condition{a.ready.links()}},
+		Part{Name: "gRPC server", Run: grpcServer.Start, Ready: []server.Condition{grpcServer.Listens()}},
+		Part{Name: "debug server", Run: a.newHTTP("debug", o.DebugAddr, a.Pages).Start},
+		Part{Name: "clusters", Run: a.Registry.Start, Ready: a.ready.clusters()},
+	)
+	a.addAdmin(o.AdminAddr, a.Exported, o.Pprof)
 	if certificate != nil {
 		a.Metrics.MustRegister(certificate.Metric())
-		parts = append(parts, certificate)
+		a.add(Part{Name: "certificate", Run: certificate.Start})
 	}
-
-	for _, part := range parts {
-		if err := a.manager.Add(part); err != nil {
-			return err
-		}
-	}
-
-	return a.addPeerServer(log, o, localConn, certificate, newHTTP)
+	return a.addPeerServer(log, o, localConn, certificate)
 }
 
 // register registers what the gRPC server serves.
 func (a *App) register(s grpc.ServiceRegistrar) { pb.RegisterDestinationServer(s, a.Discovery) }
 
 // Run runs all parts until ctx ends or one of them fails.
-func (a *App) Run(ctx context.Context) error { return a.manager.Start(ctx) }
-
-// newManager returns the manager that starts and stops all parts of the process. It elects no leader, serves
-// nothing and has no kinds: the parts do that themselves.
-func newManager(log logr.Logger, o Options) (manager.Manager, error) {
-	return manager.New(o.Config, manager.Options{
-		Scheme:                  scheme.Scheme,
-		Logger:                  log,
-		Metrics:                 metricsserver.Options{BindAddress: "0"},
-		HealthProbeBindAddress:  "0",
-		GracefulShutdownTimeout: new(o.Serving.DrainWindow + 10*time.Second),
-		MapperProvider: func(*rest.Config, *http.Client) (meta.RESTMapper, error) {
-			return meta.NewDefaultRESTMapper(nil), nil
-		},
-	})
+func (a *App) Run(ctx context.Context) error {
+	stop, err := a.events.start(ctx)
+	if err != nil {
+		return err
+	}
+	defer stop()
+	return a.Process.Run(ctx)
 }

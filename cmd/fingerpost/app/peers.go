@@ -98,7 +98,6 @@ func (a authorized) RoundTrip(r *http.Request) (*http.Response, error) {
 // addPeerServer adds what other replicas ask, if they may.
 func (a *App) addPeerServer(
 	log logr.Logger, o Options, localConn *api.Connection, certificate *server.Certificate,
-	newHTTP func(name, addr string, h http.Handler) *server.HTTP,
 ) error {
 	if o.Peers.ListenAddr == "" {
 		return nil
@@ -123,14 +122,13 @@ func (a *App) addPeerServer(
 			Reviewer: tokenreview.New(client.TokenReviews(), server.PeerAudience, peerReviews),
 		}
 		handler = own.Wrap(handler)
-		if err := a.manager.Add(own); err != nil {
-			return err
-		}
+		a.add(Part{Name: "review of its own token", Run: own.Start})
 	}
 
-	peers := newHTTP("peer", o.Peers.ListenAddr, promhttp.InstrumentHandlerCounter(requests, handler))
+	peers := a.newHTTP("peer", o.Peers.ListenAddr, promhttp.InstrumentHandlerCounter(requests, handler))
 	if certificate != nil {
 		peers.TLS = certificate.ServerConfig(tls.VersionTLS13)
 	}
-	return a.manager.Add(peers)
+	a.add(Part{Name: "peer server", Run: peers.Start})
+	return nil
 }

@@ -49,7 +49,7 @@ func testManyStreams(t *testing.T) {
 	}
 }
 
-func never() bool { return false }
+func never() (bool, []string) { return false, nil }
 
 // T01: before clusters are synced the process is alive and serves its metrics.
 func testAlive(t *testing.T) {
@@ -62,12 +62,12 @@ func testAlive(t *testing.T) {
 
 // T02: it is ready once they are synced.
 func testReady(t *testing.T) {
-	ready := NewReadiness("local", 0, nil)
-	if code, body := ask(ready.Ready, false, "/ready"); code != 500 || body != "not ready\n" {
+	ready := &Readiness{}
+	if code, body := ask(ready.Report, false, "/ready"); code != 500 || body != "not ready\n" {
 		t.Errorf("before the sync: %d %q", code, body)
 	}
 	ready.setReady(true)
-	if code, body := ask(ready.Ready, false, "/ready"); code != 200 || body != "ok\n" {
+	if code, body := ask(ready.Report, false, "/ready"); code != 200 || body != "ok\n" {
 		t.Errorf("after the sync: %d %q", code, body)
 	}
 }

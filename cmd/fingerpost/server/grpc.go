@@ -6,8 +6,10 @@ import (
 	"context"
 	"crypto/tls"
 	"fmt"
+	"maps"
 	"net"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -18,11 +20,13 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/health"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/reflection"
 	"google.golang.org/grpc/status"
 
+	fedwatch "github.com/fingerpost/fingerpost/federation/watch"
 	"github.com/fingerpost/fingerpost/serving"
 )
 
@@ -48,6 +52,7 @@ type GRPC struct {
 	server      *grpc.Server
 	serving     *serving.Server
 	ready       *Readiness
+	listens     fedwatch.Value[bool]
 }
 
 // NewGRPC returns a server of what register registers, gRPC health and reflection. Its streams are those of on. Without
@@ -86,7 +91,10 @@ func NewGRPC(
 
 	register(s)
 
-	healthpb.RegisterHealthServer(s, ready.health)
+	reported := health.NewServer()
+	services := append(slices.Collect(maps.Keys(s.GetServiceInfo())), "") // the last is for all of them
+	ready.follow(func(ready bool) { setHealth(reported, services, ready) })
+	healthpb.RegisterHealthServer(s, reported)
 	reflection.Register(s)
 	counts.InitializeMetrics(s)
 
@@ -94,6 +102,19 @@ func NewGRPC(
 		log: log, addr: addr, listen: listen, certificate: certificate, server: s, serving: on, ready: ready,
 	}
 }
+
+func setHealth(of *health.Server, services []string, ready bool) {
+	is := healthpb.HealthCheckResponse_NOT_SERVING
+	if ready {
+		is = healthpb.HealthCheckResponse_SERVING
+	}
+	for _, service := range services {
+		of.SetServingStatus(service, is)
+	}
+}
+
+// Listens returns the Condition that the server listens, or has listened.
+func (g *GRPC) Listens() Condition { return Reached("gRPC", &g.listens) }
 
 // Start serves until ctx ends, and then drains: each stream ends with OK at a random point of the drain
 // window.
@@ -110,7 +131,7 @@ func (g *GRPC) Start(ctx context.Context) error {
 		listener = &tlsListener{listener, g.certificate.ServerConfig(tls.VersionTLS12, "h2")}
 	}
 
-	g.ready.serving.Store(true)
+	g.listens.Store(true)
 	stopped := make(chan error, 1)
 	go func() { stopped <- g.server.Serve(listener) }()
 	select {

@@ -16,7 +16,6 @@ import (
 	"runtime"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -25,6 +24,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
+
+	fedwatch "github.com/fingerpost/fingerpost/federation/watch"
 )
 
 // HTTP is an HTTP server as a part of the process.
@@ -39,7 +40,7 @@ type HTTP struct {
 	DrainWindow time.Duration      // in which open requests may end when the server stops
 	Closed      prometheus.Counter // of connections that too many others made it close; may be nil
 
-	listens atomic.Bool
+	listens fedwatch.Value[bool]
 }
 
 // Start serves until ctx ends, and then for the drain window at most.
@@ -87,8 +88,8 @@ func (s *HTTP) Start(ctx context.Context) error {
 	return nil
 }
 
-// Listening reports whether the server listens, or has listened.
-func (s *HTTP) Listening() bool { return s.listens.Load() }
+// Listens returns the Condition that the server listens, or has listened.
+func (s *HTTP) Listens() Condition { return Reached(s.Name, &s.listens) }
 
 // server returns a server with bounds on what a client can make it wait for or read. It cuts off clients that do not
 // read a response, or do not send the body that they have announced, for which net/http waits before it responds.
@@ -236,16 +237,19 @@ func compressedMetrics(all prometheus.Gatherer) RenderedPage {
 	return RenderedPage{Body: b.Bytes(), Err: err}
 }
 
-// AdminHandler serves probes, and all that is gathered as metrics. It adds its own to the registry.
+// AdminHandler serves probes, and all that is gathered as metrics. It adds its own to the registry. ready returns
+// whether the process is ready, and what is missing if it is not.
 func AdminHandler(
-	metrics prometheus.Registerer, all prometheus.Gatherer, ready func() bool, withPprof bool,
+	metrics prometheus.Registerer, all prometheus.Gatherer, ready func() (bool, []string), withPprof bool,
 ) *http.ServeMux {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.InstrumentMetricHandler(metrics, metricsHandler(all)))
 	mux.HandleFunc("GET /ping", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "pong\n") })
 	mux.HandleFunc("GET /ready", func(w http.ResponseWriter, _ *http.Request) {
-		if !ready() {
-			http.Error(w, "not ready", http.StatusInternalServerError)
+		is, missing := ready()
+		if !is {
+			lines := append([]string{"not ready"}, missing...)
+			http.Error(w, strings.Join(lines, "\nwaiting for: "), http.StatusInternalServerError)
 			return
 		}
 		fmt.Fprint(w, "ok\n")

@@ -176,7 +176,7 @@ func TestHeadersThatDoNotEnd(t *testing.T) {
 // profile if profiles were served.
 func TestBodiesThatAreNotRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		handler := AdminHandler(NewMetrics(""), prometheus.NewRegistry(), func() bool { return true }, false)
+		handler := AdminHandler(NewMetrics(""), prometheus.NewRegistry(), never, false)
 		conn := dialHTTP(t, handler, "GET /debug/pprof/profile HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\n")
 		begun := time.Now()
 		if _, err := io.Copy(io.Discard, conn); err != nil {
@@ -288,7 +288,7 @@ func TestRequestsForMetricsAreBounded(t *testing.T) {
 		handler := AdminHandler(NewMetrics(""), prometheus.GathererFunc(func() ([]*dto.MetricFamily, error) {
 			gathered.Inc()
 			return own.Gather()
-		}), func() bool { return true }, false)
+		}), func() (bool, []string) { return true, nil }, false)
 		ask := func(path, encoding string) (int, string) {
 			w, r := httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, path, nil)
 			r.Header.Set("Accept-Encoding", encoding)

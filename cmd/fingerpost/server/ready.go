@@ -2,89 +2,100 @@ package server
 
 import (
 	"context"
+	"math"
+	"reflect"
 	"time"
 
-	pb "github.com/linkerd/linkerd2-proxy-api/go/destination"
 	"github.com/prometheus/client_golang/prometheus"
-	"google.golang.org/grpc/health"
-	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 
-	"github.com/fingerpost/fingerpost/cluster"
 	fedwatch "github.com/fingerpost/fingerpost/federation/watch"
 )
 
-// Readiness is whether this replica serves. /ready, the metric fingerpost_ready and gRPC's health (of the
-// whole server and of the Destination service) report the same value. A replica becomes ready once: when
-// Links were listed, gRPC is served and the local cluster is synced. It stays ready until it stops, whatever
-// becomes of clusters. Where the local cluster cannot be reached, what was restored of it takes the place of
-// both listings.
-//
-// Before, it waits until each linked cluster was tried, for linkedPatience at most: clients of the replicas that a
-// new one replaces have the endpoints of a cluster that is away, and this one gets them from those replicas within
-// about a second. So a cluster that fails delays readiness, but not by more than that, unless one of those replicas
-// has not answered yet, or has no time: then it waits for as long as first answers do.
-type Readiness struct {
-	localCluster string
-	grace        time.Duration                                       // of first answers
-	statuses     func() (map[string]cluster.Status, <-chan struct{}) // of clusters
-	LinksListed  fedwatch.Value[bool]
-	serving      fedwatch.Value[bool] // gRPC is served
+// A Condition is something that a process waits for before it is ready.
+type Condition struct {
+	Name string // what is waited for
 
-	ready  fedwatch.Value[bool]
-	health *health.Server
+	// Load returns for how long the process waits for it, from when it waits for nothing Forever: 0 once it is there.
+	// That may be another duration when one of changed has closed.
+	Load func() (patience time.Duration, changed []<-chan struct{})
 }
 
-const linkedPatience = 3 * time.Second
+// Forever is how long a process waits for what it cannot do without.
+const Forever time.Duration = math.MaxInt64
 
-// NewReadiness returns the Readiness of a replica, not ready yet.
-func NewReadiness(
-	localCluster string, grace time.Duration, statuses func() (map[string]cluster.Status, <-chan struct{}),
-) *Readiness {
-	r := &Readiness{localCluster: localCluster, grace: grace, statuses: statuses, health: health.NewServer()}
-	r.setReady(false)
-	return r
+// Reached returns the Condition that a value is true. It waits for that Forever.
+func Reached(name string, value *fedwatch.Value[bool]) Condition {
+	return Condition{name, func() (time.Duration, []<-chan struct{}) {
+		reached, changed := value.Load()
+		if reached {
+			return 0, nil
+		}
+		return Forever, []<-chan struct{}{changed}
+	}}
+}
+
+// Readiness is whether a process serves. /ready, the metric fingerpost_ready and gRPC's health (of the whole server and
+// of each of its services) report the same value. A process becomes ready once: when all Conditions are there, or have
+// been waited for. It stays ready until it stops, whatever becomes of them.
+type Readiness struct {
+	conditions []Condition
+	followers  []func(ready bool)
+	ready      fedwatch.Value[bool]
+}
+
+// Add adds Conditions, which are loaded in this order. It must not be called once the Readiness has started.
+func (r *Readiness) Add(conditions ...Condition) { r.conditions = append(r.conditions, conditions...) }
+
+// follow calls a function with whether the process is ready, now and whenever that is set. It must not be called once
+// the Readiness has started.
+func (r *Readiness) follow(follower func(ready bool)) {
+	r.followers = append(r.followers, follower)
+	follower(r.Ready())
 }
 
 func (r *Readiness) setReady(ready bool) {
-	status := healthpb.HealthCheckResponse_NOT_SERVING
-	if ready {
-		status = healthpb.HealthCheckResponse_SERVING
-	}
 	r.ready.Store(ready)
-	for _, service := range []string{"", pb.Destination_ServiceDesc.ServiceName} {
-		r.health.SetServingStatus(service, status)
+	for _, follower := range r.followers {
+		follower(ready)
 	}
 }
 
-// Ready reports whether the replica is ready.
+// Ready reports whether the process is ready.
 func (r *Readiness) Ready() bool {
 	ready, _ := r.Load()
 	return ready
 }
 
-// Load returns whether the replica is ready, and a channel that closes when that changes.
+// Load returns whether the process is ready, and a channel that closes when that changes.
 func (r *Readiness) Load() (ready bool, changed <-chan struct{}) { return r.ready.Load() }
 
-// Start watches what readiness depends on until ctx ends, when the replica is no longer ready.
+// Report returns whether the process is ready, and if it is not, the names of what it waits for: none when it stops.
+func (r *Readiness) Report() (ready bool, missing []string) {
+	if r.Ready() {
+		return true, nil
+	}
+	for _, c := range r.conditions {
+		if patience, _ := c.Load(); patience > 0 {
+			missing = append(missing, c.Name)
+		}
+	}
+	return false, missing
+}
+
+// Start watches what readiness depends on until ctx ends, when the process is no longer ready.
 func (r *Readiness) Start(ctx context.Context) error {
 	defer r.setReady(false)
-	var waiting time.Time // since when nothing else is waited for
+	var waiting time.Time // since when nothing is waited for Forever
 	limit := time.NewTimer(0)
 	defer limit.Stop()
 
 	for {
-		listed, listedChanged := r.LinksListed.Load()
-		serving, servingChanged := r.serving.Load()
-
-		statuses, statusesChanged := r.statuses() // after listed: the clusters of these Links are among them
-		local := statuses[r.localCluster]
-
-		restored := !local.Checkpoint.IsZero() && local.Contact != nil
-		if serving && (listed && local.Synced || restored) {
+		patience, wake := r.load()
+		if patience < Forever {
 			if waiting.IsZero() {
 				waiting = time.Now()
 			}
-			left := time.Until(waiting.Add(r.patienceFor(statuses)))
+			left := time.Until(waiting.Add(patience))
 			if left <= 0 {
 				r.setReady(true)
 				<-ctx.Done()
@@ -93,29 +104,29 @@ func (r *Readiness) Start(ctx context.Context) error {
 			limit.Reset(left)
 		}
 
-		select {
-		case <-statusesChanged:
-		case <-listedChanged:
-		case <-servingChanged:
-		case <-limit.C:
-		case <-ctx.Done():
+		awaitAny(append(wake, ctx.Done()), limit.C)
+		if ctx.Err() != nil {
 			return nil
 		}
 	}
 }
 
-// patienceFor returns for how long clusters are waited for that are as statuses have them.
-func (r *Readiness) patienceFor(statuses map[string]cluster.Status) (patience time.Duration) {
-	for _, s := range statuses {
-		switch {
-		case s.Tried():
-		case s.AskingPeers:
-			return max(linkedPatience, r.grace)
-		default:
-			patience = linkedPatience
-		}
+// load returns for how long the process waits, and what may change that.
+func (r *Readiness) load() (patience time.Duration, changed []<-chan struct{}) {
+	for _, c := range r.conditions {
+		p, all := c.Load()
+		patience, changed = max(patience, p), append(changed, all...)
 	}
-	return patience
+	return patience, changed
+}
+
+// awaitAny waits until a channel closes, or the timer fires.
+func awaitAny(channels []<-chan struct{}, timer <-chan time.Time) {
+	cases := []reflect.SelectCase{{Dir: reflect.SelectRecv, Chan: reflect.ValueOf(timer)}}
+	for _, c := range channels {
+		cases = append(cases, reflect.SelectCase{Dir: reflect.SelectRecv, Chan: reflect.ValueOf(c)})
+	}
+	reflect.Select(cases)
 }
 
 // Metric returns the metric fingerpost_ready.

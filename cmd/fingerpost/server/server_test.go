@@ -26,7 +26,6 @@ import (
 	reflectionpb "google.golang.org/grpc/reflection/grpc_reflection_v1"
 	"google.golang.org/grpc/status"
 
-	"github.com/fingerpost/fingerpost/cluster"
 	"github.com/fingerpost/fingerpost/cmd/fingerpost/cmdtest"
 	"github.com/fingerpost/fingerpost/discovery/linkerd"
 	"github.com/fingerpost/fingerpost/federation"
@@ -60,7 +59,7 @@ func startGRPCWith(
 	prepare func(*grpc.Server),
 ) (addr string, metrics *prometheus.Registry, stop func() error) {
 	t.Helper()
-	ready := NewReadiness("local", 0, nil)
+	ready := &Readiness{}
 	ready.setReady(true)
 	return startGRPCReady(t, certificate, ready, prepare)
 }
@@ -194,17 +193,12 @@ func TestStopEndsForeignStreams(t *testing.T) {
 	}
 }
 
-// gRPC health reports what /ready reports, of the server and of its service, and follows it.
+// gRPC health reports what /ready reports, of the server and of its service, and follows it. /ready names what is
+// missing.
 func TestHealthIsReadiness(t *testing.T) {
-	statuses := fedwatch.Value[map[string]cluster.Status]{}
-	ready := NewReadiness("local", grace, statuses.Load)
-	ctx, cancel := context.WithCancel(t.Context())
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		if err := ready.Start(ctx); err != nil {
-			t.Error(err)
-		}
-	})
+	var links, cluster fedwatch.Value[bool]
+	ready := &Readiness{}
+	ready.Add(Reached("Links", &links), Reached("local cluster", &cluster))
 	addr, _, stop := startGRPCReady(t, nil, ready, nil)
 	conn := dial(t, addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	var watches []healthpb.Health_WatchClient
@@ -215,79 +209,72 @@ func TestHealthIsReadiness(t *testing.T) {
 		}
 		watches = append(watches, w)
 	}
-	expect := func(want healthpb.HealthCheckResponse_ServingStatus, code int) {
+	expect := func(want healthpb.HealthCheckResponse_ServingStatus, code int, body string) {
 		t.Helper()
 		for _, w := range watches {
 			if m, err := w.Recv(); err != nil || m.GetStatus() != want {
 				t.Errorf("health is %v %v, want %v", m, err, want)
 			}
 		}
-		if have, _ := ask(ready.Ready, false, "/ready"); have != code {
-			t.Errorf("/ready is %d, want %d", have, code)
+		if have, text := ask(ready.Report, false, "/ready"); have != code || text != body {
+			t.Errorf("/ready is %d %q, want %d %q", have, text, code, body)
 		}
 	}
-	expect(healthpb.HealthCheckResponse_NOT_SERVING, 500)
-	ready.LinksListed.Store(true)
-	statuses.Store(map[string]cluster.Status{"local": {Synced: true}})
-	expect(healthpb.HealthCheckResponse_SERVING, 200)
-	statuses.Store(nil)
+	expect(healthpb.HealthCheckResponse_NOT_SERVING, 500,
+		"not ready\nwaiting for: Links\nwaiting for: local cluster\n")
+
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		if err := ready.Start(ctx); err != nil {
+			t.Error(err)
+		}
+	})
+	links.Store(true)
+	if _, text := ask(ready.Report, false, "/ready"); text != "not ready\nwaiting for: local cluster\n" {
+		t.Errorf("/ready without the local cluster is %q", text)
+	}
+	cluster.Store(true)
+	expect(healthpb.HealthCheckResponse_SERVING, 200, "ok\n")
+	cluster.Store(false)
 	if !ready.Ready() {
 		t.Error("a replica that was ready is no longer")
 	}
+
+	cluster.Store(true)
 	cancel()
 	wg.Wait()
-	expect(healthpb.HealthCheckResponse_NOT_SERVING, 500)
+	expect(healthpb.HealthCheckResponse_NOT_SERVING, 500, "not ready\n")
 	if err := stop(); err != nil {
 		t.Error(err)
 	}
 }
 
-const grace = 8 * time.Second
-
-// A replica is ready when each linked cluster was tried, and does not wait long for one that takes its time: longer if
-// another replica has it, and has no time either.
-func TestReadyWaitsForLinkedClusters(t *testing.T) {
-	for name, c := range map[string]struct {
-		east cluster.Status
-		want time.Duration
-	}{
-		"synced":   {cluster.Status{Synced: true}, time.Second},
-		"restored": {cluster.Status{Checkpoint: time.Now()}, time.Second},
-		"away":     {cluster.Status{Contact: errors.New("connection refused")}, time.Second},
-		"slow":     {cluster.Status{}, linkedPatience},
-		"busy":     {cluster.Status{Contact: errors.New("connection refused"), AskingPeers: true}, grace},
-		"handed over at last": {
-			cluster.Status{Contact: errors.New("connection refused"), Checkpoint: time.Now(), AskingPeers: true},
-			time.Second,
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				statuses := fedwatch.Value[map[string]cluster.Status]{}
-				ready, began := NewReadiness("local", grace, statuses.Load), time.Now()
-				ctx, cancel := context.WithCancel(t.Context())
-				var wg sync.WaitGroup
-				wg.Go(func() {
-					if err := ready.Start(ctx); err != nil {
-						t.Error(err)
-					}
-				})
-				ready.serving.Store(true)
-				statuses.Store(map[string]cluster.Status{"local": {Synced: true}, "east": {}})
-				ready.LinksListed.Store(true)
-				_, changed := ready.Load()
-				time.AfterFunc(time.Second, func() {
-					statuses.Store(map[string]cluster.Status{"local": {Synced: true}, "east": c.east})
-				})
-				<-changed
-				if took := time.Since(began); !ready.Ready() || took != c.want {
-					t.Errorf("ready %t after %s, want after %s", ready.Ready(), took, c.want)
-				}
-				cancel()
-				wg.Wait()
-			})
+// What has patience is waited for that long once nothing without is missing, and no longer.
+func TestConditionsHavePatience(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var reached fedwatch.Value[bool]
+		ready, began := &Readiness{}, time.Now()
+		ready.Add(Reached("Links", &reached), Condition{"clusters", func() (time.Duration, []<-chan struct{}) {
+			return 3 * time.Second, nil
+		}})
+		ctx, cancel := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			if err := ready.Start(ctx); err != nil {
+				t.Error(err)
+			}
 		})
-	}
+		time.AfterFunc(time.Minute, func() { reached.Store(true) })
+
+		_, changed := ready.Load()
+		<-changed
+		if took := time.Since(began); !ready.Ready() || took != time.Minute+3*time.Second {
+			t.Errorf("ready %t after %s", ready.Ready(), took)
+		}
+		cancel()
+		wg.Wait()
+	})
 }
 
 // Streams are counted as they begin and end, and messages of streams by no interceptor.
@@ -367,7 +354,7 @@ fingerpost_panics_total 1
 }
 
 // ask asks an admin server.
-func ask(ready func() bool, withPprof bool, path string) (int, string) {
+func ask(ready func() (bool, []string), withPprof bool, path string) (int, string) {
 	w := httptest.NewRecorder()
 	metrics := prometheus.NewRegistry()
 	AdminHandler(metrics, metrics, ready, withPprof).ServeHTTP(w, httptest.NewRequest(http.MethodGet, path, nil))
@@ -401,7 +388,7 @@ func TestMetricsOfOthers(t *testing.T) {
 
 // There is nothing else on the admin server.
 func TestAdmin(t *testing.T) {
-	ready := func() bool { return true }
+	ready := func() (bool, []string) { return true, nil }
 	for path, want := range map[string]int{"/": 404, "/live": 404, "/shutdown": 404, "/ready": 200} {
 		if code, body := ask(ready, true, path); code != want {
 			t.Errorf("%s: %d %s, want %d", path, code, body, want)

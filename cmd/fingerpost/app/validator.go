@@ -1,0 +1,46 @@
+package app
+
+import (
+	"crypto/tls"
+	"time"
+
+	"github.com/go-logr/logr"
+
+	"github.com/fingerpost/fingerpost/admission"
+	"github.com/fingerpost/fingerpost/cmd/fingerpost/server"
+	"github.com/fingerpost/fingerpost/cmd/fingerpost/webhook"
+)
+
+// ValidatorOptions is everything that the webhook of ServiceProfiles depends on.
+type ValidatorOptions struct {
+	Version         string // of the binary
+	Addr, AdminAddr string // of the webhook; of the admin server, empty for none
+	TLS             server.TLSFiles
+	Pprof           bool // on the admin server
+}
+
+// webhookWindow is how long a request to a webhook may take, and how long those that are open have when the process
+// stops.
+const webhookWindow = 10 * time.Second
+
+// NewValidator builds the process that validates ServiceProfiles.
+func NewValidator(log logr.Logger, o ValidatorOptions) (*Process, error) {
+	certificate, err := server.OpenCertificate(log, "webhook", o.TLS)
+	if err != nil {
+		return nil, err
+	}
+	profiles := webhook.ServiceProfiles()
+
+	p := newProcess(log, o.Version, nil, webhookWindow)
+	p.Metrics.MustRegister(profiles.Verdicts, certificate.Metric())
+	hook := p.newHTTP("webhook", o.Addr, admission.NewServer(log, 1, map[string]admission.Review{"/": profiles}))
+	hook.TLS = certificate.ServerConfig(tls.VersionTLS13)
+	hook.ReadTimeout, hook.DrainWindow = webhookWindow, webhookWindow
+
+	p.add(
+		Part{Name: "webhook", Run: hook.Start, Ready: []server.Condition{hook.Listens()}},
+		Part{Name: "certificate", Run: certificate.Start},
+	)
+	p.addAdmin(o.AdminAddr, p.Metrics, o.Pprof)
+	return p, nil
+}
