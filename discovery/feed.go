@@ -148,8 +148,8 @@ func (f *Feed) loadInTurn(now time.Time, turn *serving.Turn) (*federation.Answer
 	return answer, nil
 }
 
-// held returns the addresses that the client has.
-func (f *Feed) held() *federation.Set {
+// has returns the addresses that the client has.
+func (f *Feed) has() *federation.Set {
 	if a := f.answer.Load(); a != nil {
 		return a.Set
 	}
@@ -171,7 +171,7 @@ func (f *Feed) behind(lag *Lag) {
 	node, known := f.engine.nodes.Get(f.client.Node)
 	place := placeOf(f.client, node, known)
 	next := made.Answer(made.Reduce(place), f.answer.Load())
-	add, remove := federation.DiffAt(f.held(), next.Set, f.query.Port)
+	add, remove := federation.DiffAt(f.has(), next.Set, f.query.Port)
 	if snapshot.Version > f.version.Load() { // it was not sent meanwhile
 		lag.Adds += len(add)
 		lag.Removes += len(remove)

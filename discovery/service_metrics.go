@@ -299,7 +299,7 @@ func (c *serviceMetrics) groups() streamGroups {
 		}
 
 		in.streams++
-		if held := feed.held(); held.Len() > in.holds.Len() {
+		if held := feed.has(); held.Len() > in.holds.Len() {
 			in.holds = held
 		}
 	}

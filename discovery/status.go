@@ -71,7 +71,7 @@ func statusOf(s *serving.Stream, of []*Feed) StreamStatus {
 	var lag Lag
 	for _, f := range of {
 		status.queries = append(status.queries, f.query)
-		status.Addresses += f.held().Len()
+		status.Addresses += f.has().Len()
 		f.behind(&lag)
 	}
 	if lag != (Lag{}) {
@@ -83,7 +83,7 @@ func statusOf(s *serving.Stream, of []*Feed) StreamStatus {
 func statusWithHolds(s *serving.Stream, of []*Feed) StreamStatus {
 	status := statusOf(s, of)
 	for _, f := range of {
-		for c := range f.held().All() {
+		for c := range f.has().All() {
 			status.Holds = append(status.Holds, c.At(f.query.Port))
 		}
 	}

@@ -15,13 +15,13 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 )
 
-// One watch of a kind fills several Targets. The engagement with a cluster watches what makes its Views, and
+// One watch of a kind fills several Sinks. The engagement with a cluster watches what makes its Views, and
 // shares these Watchers (Connection.Share). Any other Watcher that is made over the same connection joins
 // the shared one if that watches all of its kind, so those who make it need not know. It lists its kind by
-// itself. Then it opens no watch: the shared Watcher decodes each event once, applies it to its own Target
-// and forwards it to the Targets of those who joined, each of which reduces it to its own record.
+// itself. Then it opens no watch: the shared Watcher decodes each event once, applies it to its own Sink
+// and forwards it to the Sinks of those who joined, each of which reduces it to its own record.
 //
-// What it keeps true: a Target that joined holds what it would hold with a watch of its own.
+// What it keeps true: a Sink that joined holds what it would hold with a watch of its own.
 //
 //   - Nothing is missed. The joined Watcher becomes a receiver before it requests its listing. Events that
 //     are forwarded meanwhile are kept (pending) and applied after it. The listing is at least as new as
@@ -30,26 +30,26 @@ import (
 //     skipped: the shared watch may be behind it. If it still is after maxBehind, the API server went back to
 //     an older state after the listing, with versions that are lower: the Watcher that joined lists anew.
 //     Where a server's watches are always that late, this is a listing each maxBehind at most.
-//   - A Target whose selector is narrower than that of the shared watch sees an object that its selector
+//   - A Sink whose selector is narrower than that of the shared watch sees an object that its selector
 //     does not match as deleted. This is what an API server sends for an object that loses its label.
 //
 // A relay lives as long as the shared Watcher resumes its watch from the last version. When that has to
 // list anew, for whatever reason, the relay ends, and with it every receiver. Each Watcher that joined then
 // lists anew, and becomes a receiver of the next relay. So no listing is forwarded, and none of them
-// depends on another: a Target that returns an error, lists too much or is over its budget leaves alone,
+// depends on another: a Sink that returns an error, lists too much or is over its budget leaves alone,
 // and lists again by the same rules and after the same pauses as if it had not joined; a refusal (403, 404)
-// is that of its own request. Budgets charge each Target for its own records.
+// is that of its own request. Budgets charge each Sink for its own records.
 //
 // Where there is no relay for joinPatience, or the shared kind is refused, or more than maxPending bytes
 // came during the listing, the joined Watcher opens a watch of its own. It lists and joins again when there
 // is a new relay, or when its watch is closed, which API servers do every few minutes.
 //
 // What it costs: one listing for each that joins, which the joined Watcher reads beside the shared watch,
-// whose events go on meanwhile. The shared Watcher waits for its receivers: a Target must not block, and
-// its own Target comes first. Targets see the same object, so none may change it.
+// whose events go on meanwhile. The shared Watcher waits for its receivers: a Sink must not block, and
+// its own Sink comes first. Sinks see the same object, so none may change it.
 //
-// relay.mu guards the relay and its receivers. It is held while the Target of a receiver is called, so that
-// no Target is called after leave has returned. A Target must therefore not end the Run of its own Watcher
+// relay.mu guards the relay and its receivers. It is held while the Sink of a receiver is called, so that
+// no Sink is called after leave has returned. A Sink must therefore not end the Run of its own Watcher
 // and wait for that; Relist is allowed. No lock is held when a relay is called.
 
 const (
@@ -159,7 +159,7 @@ type relay struct {
 // A receiver is what a joined Watcher has of a relay, from before its listing on.
 type receiver struct {
 	relay    *relay
-	target   Target
+	sink     Sink
 	selector labels.Selector
 	since    string        // the version of the relay when it became a receiver
 	ended    chan struct{} // closed when nothing is forwarded to it any more
@@ -192,7 +192,7 @@ func (w *Watcher) endRelay(r *relay) {
 }
 
 // add returns a new receiver; nil if the relay has ended.
-func (r *relay) add(kind Kind, target Target) *receiver {
+func (r *relay) add(kind Kind, sink Sink) *receiver {
 	selector, err := labels.Parse(kind.Labels)
 	if err != nil {
 		return nil // it covers nothing
@@ -202,7 +202,7 @@ func (r *relay) add(kind Kind, target Target) *receiver {
 	if r.receivers == nil {
 		return nil
 	}
-	c := &receiver{relay: r, target: target, selector: selector, since: r.version, ended: make(chan struct{})}
+	c := &receiver{relay: r, sink: sink, selector: selector, since: r.version, ended: make(chan struct{})}
 	r.receivers[c] = struct{}{}
 	return c
 }
@@ -303,13 +303,13 @@ func (c *receiver) applyEvent(event watch.Event, object metav1.Object) error {
 	case err == nil && order < 0 && time.Since(c.listed) > maxBehind:
 		return errBehind
 	case event.Type == watch.Bookmark:
-		return checkRefused(c.target)
+		return checkRefused(c.sink)
 	case err == nil && order <= 0:
 		return nil // the listing has it
 	case event.Type == watch.Deleted, !c.selector.Matches(labels.Set(object.GetLabels())):
-		return c.target.Delete(event.Object)
+		return c.sink.Delete(event.Object)
 	default:
-		return c.target.Update(event.Object)
+		return c.sink.Update(event.Object)
 	}
 }
 
@@ -325,7 +325,7 @@ func (r *reflector) join(ctx context.Context) *receiver {
 	for {
 		relay, changed := r.shared.relay.Load()
 		if relay != nil {
-			if c := relay.add(r.kind, r.target); c != nil {
+			if c := relay.add(r.kind, r.sink); c != nil {
 				return c
 			}
 		}

@@ -223,7 +223,7 @@ type reading struct {
 	*Store[podText]
 	*Watcher
 	selector string
-	failing  atomic.Bool     // its Target fails
+	failing  atomic.Bool     // its Sink fails
 	newest   map[Key]podText // what was last seen
 	end      func()
 }

@@ -15,9 +15,9 @@ import (
 	"github.com/fingerpost/fingerpost/federation/watch"
 )
 
-// A Target is what an informer fills. It is a [Store], or wraps one. It must not change the objects that it
-// is given, because other Targets are given the same ones, nor block.
-type Target interface {
+// A Sink is what an informer fills. It is a [Store], or wraps one. It must not change the objects that it
+// is given, because other Sinks are given the same ones, nor block.
+type Sink interface {
 	UseBudget(b *Budget, kind Kind) // nil: no limits
 	budgetShare() *share            // of that Budget
 	Synced() <-chan struct{}        // closed once it holds a complete listing
@@ -114,7 +114,7 @@ func (m ByNamespace[V]) All() iter.Seq2[Key, V] {
 	}
 }
 
-var _ Target = &Store[int]{}
+var _ Sink = &Store[int]{}
 
 // NewStore returns an empty Store. newRecord reduces an object to its record without changing it, or returns
 // false if nothing is to be kept of it. changed is called with the key of each object that has changed, or

@@ -51,7 +51,7 @@ const (
 	listTimeout = time.Minute
 )
 
-// A Watcher lists and watches one kind of object at one API server, and keeps a Target filled with it. It
+// A Watcher lists and watches one kind of object at one API server, and keeps a Sink filled with it. It
 // is what client-go's Reflector is, with four differences; without them its user would have to watch over
 // it.
 //
@@ -76,7 +76,7 @@ const (
 //   - Relist was called.
 //
 // An error event of 429 or 5xx, an event that cannot be decoded and a closed connection are breaks, not
-// reasons to list. An object of another kind, or none, is skipped. While it lists anew the Target keeps
+// reasons to list. An object of another kind, or none, is skipped. While it lists anew the Sink keeps
 // what it holds; a complete listing replaces all of it at once, so that an interrupted one withdraws
 // nothing.
 //
@@ -91,10 +91,10 @@ const (
 // when Relist is called. A watch that is closed at once is reopened with a growing pause.
 //
 // One goroutine runs all this (reflector); mu guards what Health, CheckHealth and Problem read beside it. It
-// is never held while the Target is called.
+// is never held while the Sink is called.
 type Watcher struct {
 	kind     Kind
-	target   Target
+	sink     Sink
 	requests cache.ListerWatcher // instead of those over conn, in tests
 	conn     *Connection
 	lag      prometheus.Observer // of changes; nil: it is not measured
@@ -132,11 +132,11 @@ type Health struct {
 	lastProgress time.Time // when that last grew
 }
 
-// NewWatcher returns a Watcher that fills target with the objects of a kind. It joins the Watcher that is
+// NewWatcher returns a Watcher that fills sink with the objects of a kind. It joins the Watcher that is
 // shared over conn, if there is one (see join.go).
-func NewWatcher(conn *Connection, kind Kind, target Target) *Watcher {
+func NewWatcher(conn *Connection, kind Kind, sink Sink) *Watcher {
 	return &Watcher{
-		kind: kind, target: target, conn: conn,
+		kind: kind, sink: sink, conn: conn,
 		refusedOnce: make(chan struct{}), absentOnce: make(chan struct{}), deniedOnce: make(chan struct{}),
 		health: Health{Errors: map[string]int{}},
 	}
@@ -197,12 +197,12 @@ func (w *Watcher) recordExcess(err error) {
 	}
 }
 
-// Run keeps the target filled with what there is of the kind, until ctx ends. It may be called again when
+// Run keeps the sink filled with what there is of the kind, until ctx ends. It may be called again when
 // it has returned.
 func (w *Watcher) Run(ctx context.Context) {
 	if b := w.conn.Budget; b != nil {
-		w.target.UseBudget(b, w.kind)
-		defer w.target.UseBudget(nil, Kind{})
+		w.sink.UseBudget(b, w.kind)
+		defer w.sink.UseBudget(nil, Kind{})
 	}
 	log := logr.FromContextOrDiscard(ctx)
 	requests, err := w.requests, error(nil)
@@ -260,7 +260,7 @@ func (r *reflector) recordProgress(n int) error {
 			h.furthest, h.lastProgress = n, time.Now()
 		}
 	})
-	return r.target.budgetShare().checkListing(n, r.received.Load())
+	return r.sink.budgetShare().checkListing(n, r.received.Load())
 }
 
 // WaitSynced returns once everything was listed. A listing may take long while it makes progress. It
@@ -278,10 +278,10 @@ func (w *Watcher) WaitSynced(ctx context.Context) error {
 		}
 
 		select {
-		case <-w.target.Synced():
+		case <-w.sink.Synced():
 			return nil
 		case <-w.Refused():
-			if fedwatch.IsClosed(w.target.Synced()) {
+			if fedwatch.IsClosed(w.sink.Synced()) {
 				return nil // the refusal is over
 			}
 			return &ProbeError{Forbidden, fmt.Errorf(
@@ -414,7 +414,7 @@ func (r *reflector) openWatch(ctx context.Context, options metav1.ListOptions) (
 	return o, err
 }
 
-// recordContact records that the API server has sent something by which what the Target holds is what there is. Parts
+// recordContact records that the API server has sent something by which what the Sink holds is what there is. Parts
 // of a listing are not: one that never comes to its end is silence, although its watch is open.
 func (r *reflector) recordContact() {
 	if !r.listing {
@@ -569,12 +569,12 @@ func (w *Watcher) updateHealth(f func(*Health)) {
 	f(&w.health)
 }
 
-// A reflector fills the target of a Watcher. One goroutine uses it.
+// A reflector fills the sink of a Watcher. One goroutine uses it.
 type reflector struct {
 	*Watcher
 	shared   *Watcher // which it joins; nil for none
 	requests cache.ListerWatcherWithContext
-	objects  reflect.Type // that the target takes
+	objects  reflect.Type // that the sink takes
 
 	pageLimit int64           // objects asked for in a page
 	version   string          // the newest that was seen
@@ -663,7 +663,7 @@ func (r *reflector) applyChanges(ctx context.Context, opened openedWatch, tried 
 // errSilent ends a watch on which nothing came for too long.
 var errSilent = fmt.Errorf("no event and no bookmark within %s", bookmarkLimit)
 
-// list replaces what the Target holds by a complete listing, and returns its version. If it came as a
+// list replaces what the Sink holds by a complete listing, and returns its version. If it came as a
 // stream, the stream goes on as a watch. Streams can be switched off as in all clients of client-go, by
 // KUBE_FEATURE_WatchListClient=false in the environment.
 func (r *reflector) list(ctx context.Context) (w openedWatch, version string, err error) {
@@ -694,7 +694,7 @@ var errInterrupted = errors.New("the watch broke off before everything was liste
 
 // readStream stores the initial events of a watch.
 func (r *reflector) readStream(w openedWatch) (version string, err error) {
-	listing := r.target.NewListing()
+	listing := r.sink.NewListing()
 
 	through, count := errors.New("through"), 0
 	err = r.readEvents(w, interrupts{}, func(event watch.Event, object metav1.Object) error {
@@ -720,7 +720,7 @@ func (r *reflector) readStream(w openedWatch) (version string, err error) {
 	case err == nil:
 		return "", errInterrupted
 	case errors.Is(err, through):
-		return version, r.target.Replace(listing.Objects())
+		return version, r.sink.Replace(listing.Objects())
 	default:
 		return "", err
 	}
@@ -730,7 +730,7 @@ func (r *reflector) readStream(w openedWatch) (version string, err error) {
 // again with fewer objects. If the API server has forgotten the version of the first page before the last
 // one was read, the whole list is requested again with larger pages.
 func (r *reflector) listPages(ctx context.Context) (version string, err error) {
-	listing, count := r.target.NewListing(), 0
+	listing, count := r.sink.NewListing(), 0
 	for next := ""; ; {
 		list, err := r.listPage(ctx, next)
 		if next != "" && isExpired(err) {
@@ -767,7 +767,7 @@ func (r *reflector) listPages(ctx context.Context) (version string, err error) {
 
 		last := next
 		if next = listMeta.GetContinue(); next == "" {
-			return version, r.target.Replace(listing.Objects())
+			return version, r.sink.Replace(listing.Objects())
 		}
 		if next == last || meta.LenList(list) == 0 {
 			return "", errors.New(
@@ -806,23 +806,23 @@ func (r *reflector) applyEvent(event watch.Event, object metav1.Object) error {
 
 	switch event.Type {
 	case watch.Bookmark:
-		return checkRefused(r.target)
+		return checkRefused(r.sink)
 	case watch.Deleted:
-		if err := r.target.Delete(event.Object); err != nil {
+		if err := r.sink.Delete(event.Object); err != nil {
 			return err
 		}
-		if r.fits == nil && r.target.budgetShare().mayFit() {
+		if r.fits == nil && r.sink.budgetShare().mayFit() {
 			r.fits = time.AfterFunc(time.Until(r.began.Add(fitInterval)), r.Relist)
 		}
 		return nil
 	default:
 		r.recordLag(object, true)
-		return r.target.Update(event.Object)
+		return r.sink.Update(event.Object)
 	}
 }
 
-// checkRefused returns an error, at a bookmark, if what a Target refused is to be listed again.
-func checkRefused(t Target) error {
+// checkRefused returns an error, at a bookmark, if what a Sink refused is to be listed again.
+func checkRefused(t Sink) error {
 	if share := t.budgetShare(); share.mayFit() || share.refusedGone() {
 		return errFits
 	}

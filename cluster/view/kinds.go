@@ -20,7 +20,7 @@ type Kind struct {
 	// what is known of an endpoint.
 	Publishes bool
 
-	Store     api.Target
+	Store     api.Sink
 	Len       func() int
 	Malformed func() int // objects so far of which malformed parts were left out
 
