@@ -172,23 +172,23 @@ func (q *Inquiry) take(ctx context.Context, client *http.Client, from offer) (An
 
 // transfer returns the state that a peer has. If there was one before, it waits for its turn and for the pace.
 func (q *Inquiry) transfer(ctx context.Context, client *http.Client, from string) (got offer, err error) {
-	p := q.peers
+	peers := q.peers
 	if len(q.tags) > 0 {
-		release, err := p.renewal.take(ctx)
+		release, err := peers.renewal.take(ctx)
 		if err != nil {
 			return offer{}, err
 		}
 		defer release()
 
-		if err := waitUntil(ctx, p.renewed); err != nil {
+		if err := waitUntil(ctx, peers.renewed); err != nil {
 			return offer{}, err
 		}
 		defer func() {
-			p.renewed = time.Now().Add(time.Duration(len(got.content)) * time.Second / renewRate)
+			peers.renewed = time.Now().Add(time.Duration(len(got.content)) * time.Second / renewRate)
 		}()
 	}
 
-	release, err := p.transfer.take(ctx)
+	release, err := peers.transfer.take(ctx)
 	if err != nil {
 		return offer{}, err
 	}
