@@ -18,9 +18,9 @@ import (
 )
 
 func serveCommand() *cobra.Command {
-	var o serveOptions
+	var options serveOptions
 	fs := flag.NewFlagSet("serve", flag.ContinueOnError)
-	o.addFlags(fs)
+	options.addFlags(fs)
 
 	cmd := &cobra.Command{
 		Use:     "serve",
@@ -35,13 +35,13 @@ link clusters, and so do the labelled Secrets that 'linkerd multicluster link-ge
 HOSTNAME is the name of the replica, which no other replica may have. A Pod has it; if it is not
 set, it is the name of the host.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if o.printVersion {
+			if options.printVersion {
 				_, err := fmt.Fprintln(cmd.OutOrStdout(), binaryVersion())
 				return err
 			}
 			given := map[string]bool{}
 			cmd.Flags().Visit(func(f *pflag.Flag) { given[f.Name] = true })
-			return serve(cmd.Context(), o, given)
+			return serve(cmd.Context(), options, given)
 		},
 	}
 
@@ -50,20 +50,20 @@ set, it is the name of the host.`,
 }
 
 // serve runs until ctx ends.
-func serve(ctx context.Context, o serveOptions, given map[string]bool) error {
-	log, err := server.NewLogger(o.logLevel, o.logFormat)
-	if err = errors.Join(err, o.validate()); err != nil {
+func serve(ctx context.Context, options serveOptions, given map[string]bool) error {
+	log, err := server.NewLogger(options.logLevel, options.logFormat)
+	if err = errors.Join(err, options.validate()); err != nil {
 		return cli.WithExitCode(cli.ExitUsage, err)
 	}
-	log.Info("Fingerpost starts", "version", binaryVersion(), "cluster", o.ClusterName)
-	o.logWarnings(log, given)
-	if o.Config, o.InCluster, err = localConfig(o.kubeconfig); err != nil {
+	log.Info("Fingerpost starts", "version", binaryVersion(), "cluster", options.ClusterName)
+	options.logWarnings(log, given)
+	if options.Config, options.InCluster, err = localConfig(options.kubeconfig); err != nil {
 		return err
 	}
 
 	setPingDefaults()
-	o.Version = binaryVersion()
-	a, err := app.New(ctx, log, o.Options)
+	options.Version = binaryVersion()
+	a, err := app.New(ctx, log, options.Options)
 	if err != nil {
 		return err
 	}

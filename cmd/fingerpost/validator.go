@@ -33,9 +33,9 @@ func (o *validatorOptions) addFlags(fs *flag.FlagSet) {
 }
 
 func validatorCommand() *cobra.Command {
-	var o validatorOptions
+	var options validatorOptions
 	fs := flag.NewFlagSet("sp-validator", flag.ContinueOnError)
-	o.addFlags(fs)
+	options.addFlags(fs)
 
 	cmd := &cobra.Command{
 		Use:   "sp-validator",
@@ -54,11 +54,11 @@ Try it without a cluster:
   jq '{request: {uid: "1", object: .}}' profile.json | \
     curl -k -H 'Content-Type: application/json' --data-binary @- https://127.0.0.1:8443/`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if o.printVersion {
+			if options.printVersion {
 				_, err := fmt.Fprintln(cmd.OutOrStdout(), binaryVersion())
 				return err
 			}
-			return serveWebhook(cmd.Context(), o)
+			return serveWebhook(cmd.Context(), options)
 		},
 	}
 
@@ -67,9 +67,9 @@ Try it without a cluster:
 }
 
 // serveWebhook runs until ctx ends.
-func serveWebhook(ctx context.Context, o validatorOptions) error {
-	log, err := server.NewLogger(o.logLevel, o.logFormat)
-	if o.addr == "" {
+func serveWebhook(ctx context.Context, options validatorOptions) error {
+	log, err := server.NewLogger(options.logLevel, options.logFormat)
+	if options.addr == "" {
 		err = errors.Join(err, errors.New("-addr must not be empty"))
 	}
 	if err != nil {
@@ -78,9 +78,9 @@ func serveWebhook(ctx context.Context, o validatorOptions) error {
 
 	log.Info("Fingerpost starts to validate ServiceProfiles", "version", binaryVersion())
 	process, err := app.NewValidator(log, app.ValidatorOptions{
-		Version: binaryVersion(), Addr: o.addr, AdminAddr: o.metricsAddr, Pprof: o.enablePprof,
+		Version: binaryVersion(), Addr: options.addr, AdminAddr: options.metricsAddr, Pprof: options.enablePprof,
 		TLS: server.TLSFiles{
-			Certificate: filepath.Join(o.tlsDir, "tls.crt"), Key: filepath.Join(o.tlsDir, "tls.key"),
+			Certificate: filepath.Join(options.tlsDir, "tls.crt"), Key: filepath.Join(options.tlsDir, "tls.key"),
 		},
 	})
 	if err != nil {

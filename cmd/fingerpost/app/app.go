@@ -84,74 +84,75 @@ type App struct {
 }
 
 // New builds a replica. ctx is the one that Run will get: writers ask it whether the replica stops.
-func New(ctx context.Context, log logr.Logger, o Options) (*App, error) {
-	o.complete()
-	checkpoints, restored := openCheckpoints(log, o)
-	a := &App{
-		Process: newProcess(log, o.Version, o.Listen, o.Serving.DrainWindow),
+func New(ctx context.Context, log logr.Logger, options Options) (*App, error) {
+	options.complete()
+	checkpoints, restored := openCheckpoints(log, options)
+	app := &App{
+		Process: newProcess(log, options.Version, options.Listen, options.Serving.DrainWindow),
 		Store:   federation.NewStore(),
 	}
-	certificate, err := openCertificate(log, o)
+	certificate, err := openCertificate(log, options)
 	if err != nil {
 		return nil, err
 	}
 
-	a.Registry = cluster.NewRegistry(log, a.Store, cluster.Options{
-		ProbeInterval: o.ProbeInterval, Thresholds: o.Thresholds, Budget: o.Budget,
-		Endpoints: !o.ReadSlices, Dial: o.Dial, ControllerNamespace: o.Discovery.ControllerNamespace,
-		DetailedMetrics: o.Discovery.DetailedMetrics, Checkpoints: checkpoints, Peers: newPeers(o, certificate),
+	app.Registry = cluster.NewRegistry(log, app.Store, cluster.Options{
+		ProbeInterval: options.ProbeInterval, Thresholds: options.Thresholds, Budget: options.Budget,
+		Endpoints: !options.ReadSlices, Dial: options.Dial, ControllerNamespace: options.Discovery.ControllerNamespace,
+		DetailedMetrics: options.Discovery.DetailedMetrics,
+		Checkpoints:     checkpoints, Peers: newPeers(options, certificate),
 	})
 
-	err = a.Registry.Apply(cluster.Spec{
-		Name: o.ClusterName, Local: true,
-		TrustDomain: o.Discovery.TrustDomain, ClusterDomain: o.Discovery.ClusterDomain,
-		Access: []cluster.Access{{Source: "this process's own", Config: o.Config}},
+	err = app.Registry.Apply(cluster.Spec{
+		Name: options.ClusterName, Local: true,
+		TrustDomain: options.Discovery.TrustDomain, ClusterDomain: options.Discovery.ClusterDomain,
+		Access: []cluster.Access{{Source: "this process's own", Config: options.Config}},
 	})
 	if err != nil {
 		return nil, err
 	}
 
 	for _, spec := range restored {
-		if err := a.Registry.Apply(spec); err != nil {
+		if err := app.Registry.Apply(spec); err != nil {
 			return nil, err
 		}
 	}
-	if a.events, err = newRecorder(log, o.Config); err != nil {
+	if app.events, err = newRecorder(log, options.Config); err != nil {
 		return nil, err
 	}
 
-	localConn, err := api.NewConnection(a.Registry.Instrument(o.ClusterName, o.Config), o.Dial)
+	localConn, err := api.NewConnection(app.Registry.Instrument(options.ClusterName, options.Config), options.Dial)
 	if err != nil {
 		return nil, err
 	}
 
-	a.ready.localCluster, a.ready.grace, a.ready.statuses =
-		o.ClusterName, o.Discovery.FirstSyncGrace, a.Registry.Statuses
-	if err := a.addLinks(log, o, localConn); err != nil {
+	app.ready.localCluster, app.ready.grace, app.ready.statuses =
+		options.ClusterName, options.Discovery.FirstSyncGrace, app.Registry.Statuses
+	if err := app.addLinks(log, options, localConn); err != nil {
 		return nil, err
 	}
-	if err := a.addWriters(ctx, log, o, localConn); err != nil {
+	if err := app.addWriters(ctx, log, options, localConn); err != nil {
 		return nil, err
 	}
 
-	a.Serving = serving.NewServer(log, o.Serving)
-	a.Discovery = linkerd.NewServer(log, a.Serving, a.Store, o.Discovery)
-	a.Metrics.MustRegister(a.Registry, a.Ready.Metric())
-	a.Metrics.MustRegister(a.Serving.Collectors()...)
-	a.Metrics.MustRegister(a.Discovery.Collectors()...)
-	return a, a.addServers(log, o, localConn, certificate)
+	app.Serving = serving.NewServer(log, options.Serving)
+	app.Discovery = linkerd.NewServer(log, app.Serving, app.Store, options.Discovery)
+	app.Metrics.MustRegister(app.Registry, app.Ready.Metric())
+	app.Metrics.MustRegister(app.Serving.Collectors()...)
+	app.Metrics.MustRegister(app.Discovery.Collectors()...)
+	return app, app.addServers(log, options, localConn, certificate)
 }
 
 // openCertificate returns what the servers for clients and for other replicas present; nil if they serve plaintext.
-func openCertificate(log logr.Logger, o Options) (*server.Certificate, error) {
+func openCertificate(log logr.Logger, options Options) (*server.Certificate, error) {
 	switch {
-	case o.TLS.Certificate == "":
+	case options.TLS.Certificate == "":
 		return nil, nil
-	case o.TLS.ClientCA == "" && o.Peers.Addr+o.Peers.ListenAddr != "":
+	case options.TLS.ClientCA == "" && options.Peers.Addr+options.Peers.ListenAddr != "":
 		return nil, errors.New("other replicas need authorities of clients: both sides present certificates")
 	}
 
-	certificate, err := server.OpenCertificate(log, "grpc", o.TLS)
+	certificate, err := server.OpenCertificate(log, "grpc", options.TLS)
 	if err != nil {
 		return nil, fmt.Errorf("-tls-cert-file, -tls-key-file, -tls-client-ca-file: %w", err)
 	}
@@ -160,13 +161,13 @@ func openCertificate(log logr.Logger, o Options) (*server.Certificate, error) {
 
 // openCheckpoints returns where checkpoints are kept, and the linked clusters that have one: they are known before
 // Links are.
-func openCheckpoints(log logr.Logger, o Options) (*checkpoint.Dir, []cluster.Spec) {
-	if o.StateDir == "" {
+func openCheckpoints(log logr.Logger, options Options) (*checkpoint.Dir, []cluster.Spec) {
+	if options.StateDir == "" {
 		return nil, nil
 	}
-	dir := checkpoint.NewDir(o.StateDir, o.StateMaxAge)
+	dir := checkpoint.NewDir(options.StateDir, options.StateMaxAge)
 	if err := dir.Clean(); err != nil {
-		log.Error(err, "Files that are half written cannot be deleted", "directory", o.StateDir)
+		log.Error(err, "Files that are half written cannot be deleted", "directory", options.StateDir)
 	}
 
 	headers, err := dir.Headers()
@@ -176,7 +177,7 @@ func openCheckpoints(log logr.Logger, o Options) (*checkpoint.Dir, []cluster.Spe
 
 	var specs []cluster.Spec
 	for _, h := range headers {
-		if !h.Local && h.Cluster != o.ClusterName {
+		if !h.Local && h.Cluster != options.ClusterName {
 			specs = append(specs, cluster.RestoredSpec(h))
 		}
 	}
@@ -193,16 +194,17 @@ func (o *Options) complete() {
 }
 
 // addLinks adds what reads Links and links clusters.
-func (a *App) addLinks(log logr.Logger, o Options, localConn *api.Connection) (err error) {
+func (a *App) addLinks(log logr.Logger, options Options, localConn *api.Connection) (err error) {
 	listed := func() {
 		a.ready.linksListed.Store(true)
 		a.Store.MarkClustersListed()
 	}
 
 	a.Links, err = links.NewReconciler(log, localConn, a.Registry, a.events, listed, links.Options{
-		ClusterName: o.ClusterName, TrustDomain: o.Discovery.TrustDomain,
-		ControllerNamespace: o.Discovery.ControllerNamespace, LinkNamespace: o.LinkNamespace, Mirrors: o.Mirrors,
-		Hosts: links.Hosts{InCluster: o.InCluster, Allowed: o.AllowedHosts},
+		ClusterName: options.ClusterName, TrustDomain: options.Discovery.TrustDomain,
+		ControllerNamespace: options.Discovery.ControllerNamespace,
+		LinkNamespace:       options.LinkNamespace, Mirrors: options.Mirrors,
+		Hosts: links.Hosts{InCluster: options.InCluster, Allowed: options.AllowedHosts},
 	})
 	if err != nil {
 		return err
@@ -213,19 +215,20 @@ func (a *App) addLinks(log logr.Logger, o Options, localConn *api.Connection) (e
 }
 
 // addWriters adds what writes into clusters.
-func (a *App) addWriters(ctx context.Context, log logr.Logger, o Options, localConn *api.Connection) error {
-	mirrors, err := mirror.New(log, a.Store, a.Links, localConn, o.Mirror)
+func (a *App) addWriters(ctx context.Context, log logr.Logger, options Options, localConn *api.Connection) error {
+	mirrors, err := mirror.New(log, a.Store, a.Links, localConn, options.Mirror)
 	if err != nil {
 		return err
 	}
 
 	campaign := apply.NewCampaign(log, a.Registry, apply.Options{
-		Namespace: o.Writer.Namespace, Installations: o.Installations, Local: o.ClusterName, Replica: o.Replica,
-		Timing: o.Lease, Stop: ctx.Done(),
+		Namespace: options.Writer.Namespace, Installations: options.Installations,
+		Local: options.ClusterName, Replica: options.Replica,
+		Timing: options.Lease, Stop: ctx.Done(),
 	})
 	a.installation = campaign.DisplayName
-	o.Writer.Links, o.Writer.Events = a.Links, a.events
-	writer := endpointslice.NewWriter(a.Store, a.Registry, o.Writer)
+	options.Writer.Links, options.Writer.Events = a.Links, a.events
+	writer := endpointslice.NewWriter(a.Store, a.Registry, options.Writer)
 	writer.AddTo(campaign)
 	a.Registry.Engage(writer.Engage)
 
@@ -234,7 +237,7 @@ func (a *App) addWriters(ctx context.Context, log logr.Logger, o Options, localC
 		Run: cutting(localConn, func(term context.Context, _ *apply.Target) error { return a.Links.WriteStatus(term) }),
 	})
 
-	if o.Mirrors {
+	if options.Mirrors {
 		campaign.Add(apply.OwnLease, apply.Task{
 			Name: "mirror Services", Wanted: isLocal,
 			Run: cutting(localConn, func(term context.Context, t *apply.Target) error {
@@ -265,33 +268,34 @@ func cutting(
 
 // addServers adds what listens, and all that runs, to the process.
 func (a *App) addServers(
-	log logr.Logger, o Options, localConn *api.Connection, certificate *server.Certificate,
+	log logr.Logger, options Options, localConn *api.Connection, certificate *server.Certificate,
 ) error {
 	all := prometheus.Gatherers{a.Metrics}
-	if o.QueueMetrics {
+	if options.QueueMetrics {
 		all = append(all, a.Registry.QueueMetrics())
 	}
 
 	a.Exported = server.Labelled(all, "installation", a.installation)
 	a.Pages = debug.Handler(debug.Sources{
 		Store: a.Store, Registry: a.Registry, Links: a.Links, Discovery: a.Discovery,
-		Cluster: o.ClusterName, Namespace: o.Discovery.ControllerNamespace, Installations: o.Installations,
-		Replica: o.Replica, Version: o.Version,
+		Cluster: options.ClusterName, Namespace: options.Discovery.ControllerNamespace,
+		Installations: options.Installations, Replica: options.Replica, Version: options.Version,
 	})
-	grpcServer := server.NewGRPC(log, o.Addr, o.Listen, certificate, a.Serving, a.register, a.Ready, a.Metrics)
+	grpcServer := server.NewGRPC(
+		log, options.Addr, options.Listen, certificate, a.Serving, a.register, a.Ready, a.Metrics)
 
 	a.add(
 		Part{Name: "Links", Run: a.Links.Start, Ready: []server.Condition{a.ready.links()}},
 		Part{Name: "gRPC server", Run: grpcServer.Start, Ready: []server.Condition{grpcServer.Listens()}},
-		Part{Name: "debug server", Run: a.newHTTP("debug", o.DebugAddr, a.Pages).Start},
+		Part{Name: "debug server", Run: a.newHTTP("debug", options.DebugAddr, a.Pages).Start},
 		Part{Name: "clusters", Run: a.Registry.Start, Ready: a.ready.clusters()},
 	)
-	a.addAdmin(o.AdminAddr, a.Exported, o.Pprof)
+	a.addAdmin(options.AdminAddr, a.Exported, options.Pprof)
 	if certificate != nil {
 		a.Metrics.MustRegister(certificate.Metric())
 		a.add(Part{Name: "certificate", Run: certificate.Start})
 	}
-	return a.addPeerServer(log, o, localConn, certificate)
+	return a.addPeerServer(log, options, localConn, certificate)
 }
 
 // register registers what the gRPC server serves.

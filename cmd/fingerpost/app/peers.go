@@ -34,22 +34,22 @@ type Peers struct {
 const peerReviews = 50
 
 // newPeers returns how other replicas are asked; nil if they are not. With a certificate they are asked over TLS.
-func newPeers(o Options, certificate *server.Certificate) *checkpoint.Peers {
-	if o.Peers.Addr == "" {
+func newPeers(options Options, certificate *server.Certificate) *checkpoint.Peers {
+	if options.Peers.Addr == "" {
 		return nil
 	}
 
-	lookup, secure, token := o.Peers.Lookup, certificate != nil, fileToken(o.Peers.TokenFile)
+	lookup, secure, token := options.Peers.Lookup, certificate != nil, fileToken(options.Peers.TokenFile)
 	if lookup == nil {
 		lookup = net.DefaultResolver.LookupHost
 	}
 
 	return &checkpoint.Peers{
-		Addr: o.Peers.Addr, Lookup: lookup, Secure: secure, MaxAge: o.StateMaxAge,
+		Addr: options.Peers.Addr, Lookup: lookup, Secure: secure, MaxAge: options.StateMaxAge,
 		Client: func() (*http.Client, error) {
-			plain := &http.Transport{DialContext: o.Peers.Dial}
+			plain := &http.Transport{DialContext: options.Peers.Dial}
 			if secure {
-				plain.TLSClientConfig = certificate.ClientConfig(o.Peers.ServerName)
+				plain.TLSClientConfig = certificate.ClientConfig(options.Peers.ServerName)
 			}
 
 			client := &http.Client{
@@ -97,9 +97,9 @@ func (a authorized) RoundTrip(r *http.Request) (*http.Response, error) {
 
 // addPeerServer adds what other replicas ask, if they may.
 func (a *App) addPeerServer(
-	log logr.Logger, o Options, localConn *api.Connection, certificate *server.Certificate,
+	log logr.Logger, options Options, localConn *api.Connection, certificate *server.Certificate,
 ) error {
-	if o.Peers.ListenAddr == "" {
+	if options.Peers.ListenAddr == "" {
 		return nil
 	}
 
@@ -111,7 +111,7 @@ func (a *App) addPeerServer(
 	a.Metrics.MustRegister(requests)
 	handler := checkpoint.Handler(a.Registry.FindPublished, a.Registry.PublishedClusters, server.Caller)
 
-	if token := fileToken(o.Peers.TokenFile); token != nil {
+	if token := fileToken(options.Peers.TokenFile); token != nil {
 		client, err := typed.NewForConfigAndClient(localConn.Config, localConn.HTTPClient)
 		if err != nil {
 			return err
@@ -125,7 +125,7 @@ func (a *App) addPeerServer(
 		a.add(Part{Name: "review of its own token", Run: own.Start})
 	}
 
-	peers := a.newHTTP("peer", o.Peers.ListenAddr, promhttp.InstrumentHandlerCounter(requests, handler))
+	peers := a.newHTTP("peer", options.Peers.ListenAddr, promhttp.InstrumentHandlerCounter(requests, handler))
 	if certificate != nil {
 		peers.TLS = certificate.ServerConfig(tls.VersionTLS13)
 	}

@@ -24,23 +24,24 @@ type ValidatorOptions struct {
 const webhookWindow = 10 * time.Second
 
 // NewValidator builds the process that validates ServiceProfiles.
-func NewValidator(log logr.Logger, o ValidatorOptions) (*Process, error) {
-	certificate, err := server.OpenCertificate(log, "webhook", o.TLS)
+func NewValidator(log logr.Logger, options ValidatorOptions) (*Process, error) {
+	certificate, err := server.OpenCertificate(log, "webhook", options.TLS)
 	if err != nil {
 		return nil, err
 	}
 	profiles := webhook.ServiceProfiles()
 
-	p := newProcess(log, o.Version, nil, webhookWindow)
-	p.Metrics.MustRegister(profiles.Verdicts, certificate.Metric())
-	hook := p.newHTTP("webhook", o.Addr, admission.NewServer(log, 1, map[string]admission.Review{"/": profiles}))
+	process := newProcess(log, options.Version, nil, webhookWindow)
+	process.Metrics.MustRegister(profiles.Verdicts, certificate.Metric())
+	handler := admission.NewServer(log, 1, map[string]admission.Review{"/": profiles})
+	hook := process.newHTTP("webhook", options.Addr, handler)
 	hook.TLS = certificate.ServerConfig(tls.VersionTLS13)
 	hook.ReadTimeout, hook.DrainWindow = webhookWindow, webhookWindow
 
-	p.add(
+	process.add(
 		Part{Name: "webhook", Run: hook.Start, Ready: []server.Condition{hook.Listens()}},
 		Part{Name: "certificate", Run: certificate.Start},
 	)
-	p.addAdmin(o.AdminAddr, p.Metrics, o.Pprof)
-	return p, nil
+	process.addAdmin(options.AdminAddr, process.Metrics, options.Pprof)
+	return process, nil
 }

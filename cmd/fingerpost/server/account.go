@@ -122,22 +122,22 @@ func (a *OwnAccount) Wrap(handler http.Handler) http.Handler {
 }
 
 // admit returns the Pod that sends a request, and the code of the answer unless it is let in.
-func (a *OwnAccount) admit(r *http.Request) (caller string, code int) {
-	token := tokenreview.Bearer(r.Header.Get("Authorization"))
+func (a *OwnAccount) admit(request *http.Request) (caller string, code int) {
+	token := tokenreview.Bearer(request.Header.Get("Authorization"))
 	if token == "" {
 		return "", http.StatusUnauthorized
 	}
 
-	account, err := a.Reviewer.Review(r.Context(), RemoteHost(r), token)
+	account, err := a.Reviewer.Review(request.Context(), RemoteHost(request), token)
 	if errors.Is(err, tokenreview.ErrRefused) {
 		return "", http.StatusUnauthorized
 	}
 
 	own := ""
 	if err == nil {
-		own, err = a.ownUser(r.Context())
+		own, err = a.ownUser(request.Context())
 	}
-	if !errors.Is(err, tokenreview.ErrBusy) && r.Context().Err() == nil {
+	if !errors.Is(err, tokenreview.ErrBusy) && request.Context().Err() == nil {
 		a.report(err)
 	}
 

@@ -76,7 +76,7 @@ func NewGRPC(
 	})
 
 	age := on.Config().MaxStreamAge
-	s := grpc.NewServer(append(on.Options(),
+	server := grpc.NewServer(append(on.Options(),
 		grpc.WriteBufferSize(64<<10),
 		grpc.WaitForHandlers(true),
 		grpc.ConnectionTimeout(20*time.Second),
@@ -89,17 +89,17 @@ func NewGRPC(
 		grpc.ChainStreamInterceptor(countStreams(counts), recovery.StreamServerInterceptor(recovered)),
 	)...)
 
-	register(s)
+	register(server)
 
 	reported := health.NewServer()
-	services := append(slices.Collect(maps.Keys(s.GetServiceInfo())), "") // the last is for all of them
+	services := append(slices.Collect(maps.Keys(server.GetServiceInfo())), "") // the last is for all of them
 	ready.follow(func(ready bool) { setHealth(reported, services, ready) })
-	healthpb.RegisterHealthServer(s, reported)
-	reflection.Register(s)
-	counts.InitializeMetrics(s)
+	healthpb.RegisterHealthServer(server, reported)
+	reflection.Register(server)
+	counts.InitializeMetrics(server)
 
 	return &GRPC{
-		log: log, addr: addr, listen: listen, certificate: certificate, server: s, serving: on, ready: ready,
+		log: log, addr: addr, listen: listen, certificate: certificate, server: server, serving: on, ready: ready,
 	}
 }
 

@@ -197,24 +197,24 @@ func metricsHandler(all prometheus.Gatherer) http.HandlerFunc {
 	turns := make(chan struct{}, maxGathering)
 
 	var shared CachedValue[RenderedPage]
-	return func(w http.ResponseWriter, r *http.Request) {
+	return func(writer http.ResponseWriter, request *http.Request) {
 		select {
 		case turns <- struct{}{}:
 			defer func() { <-turns }()
-			handler.ServeHTTP(w, r)
+			handler.ServeHTTP(writer, request)
 			return
 		default:
 		}
 
-		if !strings.Contains(r.Header.Get("Accept-Encoding"), "gzip") {
-			http.Error(w, "others are being served", http.StatusServiceUnavailable)
+		if !strings.Contains(request.Header.Get("Accept-Encoding"), "gzip") {
+			http.Error(writer, "others are being served", http.StatusServiceUnavailable)
 			return
 		}
 		page := shared.Get(func() RenderedPage { return compressedMetrics(all) })
 		if page.Err == nil {
-			w.Header().Set("Content-Encoding", "gzip")
+			writer.Header().Set("Content-Encoding", "gzip")
 		}
-		page.WriteTo(w, string(textFormat))
+		page.WriteTo(writer, string(textFormat))
 	}
 }
 

@@ -154,19 +154,19 @@ func (b *logBuckets) reset(bucket *logBucket) (leftOut int) {
 type printableSyncer struct{ zapcore.WriteSyncer }
 
 // Write writes one entry.
-func (s printableSyncer) Write(b []byte) (int, error) {
+func (s printableSyncer) Write(line []byte) (int, error) {
 	shown := func(r rune) rune {
 		if unicode.IsPrint(r) || r == '\n' || r == '\t' {
 			return r
 		}
 		return unicode.ReplacementChar
 	}
-	if bytes.ContainsFunc(b, func(r rune) bool { return shown(r) != r }) {
-		if _, err := s.WriteSyncer.Write(bytes.Map(shown, b)); err != nil {
+	if bytes.ContainsFunc(line, func(r rune) bool { return shown(r) != r }) {
+		if _, err := s.WriteSyncer.Write(bytes.Map(shown, line)); err != nil {
 			return 0, err
 		}
-		return len(b), nil
+		return len(line), nil
 	}
 
-	return s.WriteSyncer.Write(b)
+	return s.WriteSyncer.Write(line)
 }

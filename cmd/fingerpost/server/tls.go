@@ -53,19 +53,19 @@ const rereadInterval = time.Second
 // OpenCertificate reads files, which must be valid now. server is who presents the certificate, for the log and for
 // metrics.
 func OpenCertificate(log logr.Logger, server string, files TLSFiles) (*Certificate, error) {
-	c := &Certificate{log: log.WithValues("server", server), server: server}
-	c.pair = &reread[tls.Certificate]{paths: []string{files.Certificate, files.Key}, parse: parsePair}
-	if err := c.reloadPair(); err != nil {
+	certificate := &Certificate{log: log.WithValues("server", server), server: server}
+	certificate.pair = &reread[tls.Certificate]{paths: []string{files.Certificate, files.Key}, parse: parsePair}
+	if err := certificate.reloadPair(); err != nil {
 		return nil, fmt.Errorf("certificate %s and key %s: %w", files.Certificate, files.Key, err)
 	}
 
 	if files.ClientCA != "" {
-		c.authorities = &reread[x509.CertPool]{paths: []string{files.ClientCA}, parse: parseAuthorities}
-		if _, err := c.authorities.read(); err != nil {
+		certificate.authorities = &reread[x509.CertPool]{paths: []string{files.ClientCA}, parse: parseAuthorities}
+		if _, err := certificate.authorities.read(); err != nil {
 			return nil, fmt.Errorf("authorities of clients %s: %w", files.ClientCA, err)
 		}
 	}
-	return c, nil
+	return certificate, nil
 }
 
 // Start reads the files again when they change, until ctx ends.

@@ -36,9 +36,9 @@ func ClosedConnections() *prometheus.CounterVec {
 }
 
 // bound has a server close connections that are too many.
-func (w *waitingConns) bound(s *http.Server) {
+func (w *waitingConns) bound(server *http.Server) {
 	w.entries = map[net.Conn]*list.Element{}
-	s.ConnState = func(conn net.Conn, state http.ConnState) {
+	server.ConnState = func(conn net.Conn, state http.ConnState) {
 		switch state {
 		case http.StateNew, http.StateIdle:
 			w.startWaiting(conn)
@@ -49,11 +49,11 @@ func (w *waitingConns) bound(s *http.Server) {
 	}
 
 	type connection struct{}
-	s.ConnContext = func(ctx context.Context, conn net.Conn) context.Context {
+	server.ConnContext = func(ctx context.Context, conn net.Conn) context.Context {
 		return context.WithValue(ctx, connection{}, conn)
 	}
-	handler := s.Handler
-	s.Handler = http.HandlerFunc(func(to http.ResponseWriter, r *http.Request) {
+	handler := server.Handler
+	server.Handler = http.HandlerFunc(func(to http.ResponseWriter, r *http.Request) {
 		if conn, ok := r.Context().Value(connection{}).(net.Conn); ok {
 			w.stopWaiting(conn)
 		}
