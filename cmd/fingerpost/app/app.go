@@ -99,8 +99,8 @@ func New(ctx context.Context, log logr.Logger, options Options) (*App, error) {
 	app.Registry = cluster.NewRegistry(log, app.Store, cluster.Options{
 		ProbeInterval: options.ProbeInterval, Thresholds: options.Thresholds, Budget: options.Budget,
 		Endpoints: !options.ReadSlices, Dial: options.Dial, ControllerNamespace: options.Discovery.ControllerNamespace,
-		DetailedMetrics: options.Discovery.DetailedMetrics,
-		Checkpoints:     checkpoints, Peers: newPeers(options, certificate),
+		DetailedMetrics: options.Discovery.DetailedMetrics, Checkpoints: checkpoints,
+		Peers: newPeers(options, certificate),
 	})
 
 	err = app.Registry.Apply(cluster.Spec{
