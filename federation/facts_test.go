@@ -71,7 +71,10 @@ func TestPublishedFacts(t *testing.T) {
 	if again, same := s.Published("local", published); !same || again.Facts["nodes"].All == nil {
 		t.Error("what has not changed is copied again")
 	}
-	o := stores[1]
+	o, unsaved := stores[1], facts.NewTable("unsaved", facts.Options[string, int]{})
+	o.AddTable(unsaved)
+	unsaved.Link("local")
+	unsaved.NewWriter("local").Set("n", 1)
 	o.Nodes.NewWriter("local").Set("gone", Node{})
 	o.NewWriter("local").Write(published)
 	node, _ := o.Nodes.Get("local", "n")
@@ -82,6 +85,13 @@ func TestPublishedFacts(t *testing.T) {
 	_, kept := o.Nodes.Get("local", "gone")
 	if node.Zone != "z" || at != address || of != p || vm != external || opaque != server || kept {
 		t.Errorf("written: %v %v %v %v %v %t", node, at, of, vm, opaque, kept)
+	}
+
+	if _, known := unsaved.Get("local", "n"); !known {
+		t.Error("a fact is gone of a Table that is not in what was published")
+	}
+	if synced, _ := unsaved.In("local").Synced(); synced {
+		t.Error("that Table counts as written")
 	}
 
 	s.Nodes.NewWriter("local").Set("m", Node{})

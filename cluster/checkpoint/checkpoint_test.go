@@ -151,13 +151,9 @@ func drawPublished(t *rapid.T) federation.Published {
 		addresses[addr()] = a
 	}
 
-	p.Facts = map[string]facts.Copy{}
-	if len(nodes) > 0 {
-		p.Facts["nodes"], p.Facts["addresses"] = facts.Copy{All: nodes}, facts.Copy{All: addresses}
-		p.Facts["profiles"], p.Facts["servers"] = facts.Copy{All: profiles}, facts.Copy{All: servers}
-	}
-	if len(externals) > 0 {
-		p.Facts["externals"] = facts.Copy{All: externals}
+	p.Facts = map[string]facts.Copy{
+		"nodes": {All: nodes}, "addresses": {All: addresses}, "profiles": {All: profiles},
+		"externals": {All: externals}, "servers": {All: servers},
 	}
 	return p
 }

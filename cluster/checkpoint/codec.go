@@ -243,6 +243,9 @@ func decodeContent(content io.Reader) (Checkpoint, error) {
 		Holds: map[federation.Service]federation.PublishedHold{},
 		Facts: map[string]facts.Copy{},
 	}}
+	for _, of := range codecs {
+		decoder.out.Facts[of.table] = facts.Copy{All: of.none()}
+	}
 
 	in := decMode.NewDecoder(content)
 	header, err := decodeHeader(in)

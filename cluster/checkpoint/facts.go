@@ -11,7 +11,6 @@ import (
 	"github.com/fxamacker/cbor/v2"
 
 	"github.com/fingerpost/fingerpost/federation"
-	"github.com/fingerpost/fingerpost/federation/facts"
 	"github.com/fingerpost/fingerpost/federation/profile"
 )
 
@@ -21,7 +20,8 @@ type codec struct {
 	table  string
 	prefix []byte // of its records: a map of one pair, and the number as the key
 
-	encode func(e *encoder, all any) // a map of keys to values, or nil
+	none   func() any                // a map of keys to values without any
+	encode func(e *encoder, all any) // such a map, or nil
 	decode func(d *decoder, content cbor.RawMessage) error
 }
 
@@ -41,6 +41,7 @@ func codecOf[K, V comparable, R any](
 ) codec {
 	return codec{
 		table: table, prefix: []byte{0xa1, number},
+		none: func() any { return map[K]V{} },
 		encode: func(e *encoder, all any) {
 			values, _ := all.(map[K]V)
 			for _, k := range slices.SortedFunc(maps.Keys(values), order) {
@@ -58,12 +59,7 @@ func codecOf[K, V comparable, R any](
 				return err
 			}
 
-			values, found := decoder.out.Facts[table].All.(map[K]V)
-			if !found {
-				values = map[K]V{}
-				decoder.out.Facts[table] = facts.Copy{All: values}
-			}
-			values[k] = v
+			decoder.out.Facts[table].All.(map[K]V)[k] = v
 			return nil
 		},
 	}

@@ -40,10 +40,13 @@ func (t *Table[K, V]) Copy(c Cluster, before Copy) Copy {
 	return now
 }
 
-// Restore writes everything that a cluster had written, a map as a Copy has it, in a term that ends by that. Of what is
-// no such map nothing is written.
+// Restore writes everything that a cluster had written, a map as a Copy has it, in a term that ends by that. It does
+// nothing if there is no such map: then it is not known what the cluster had written.
 func (t *Table[K, V]) Restore(c Cluster, all any) {
-	values, _ := all.(map[K]V)
+	values, known := all.(map[K]V)
+	if !known {
+		return
+	}
 	w := t.NewWriter(c)
 	for k, v := range values {
 		w.Set(k, v)
