@@ -185,7 +185,10 @@ func newServer(_ *encoder, name federation.Service, of federation.OpaqueServer) 
 	}
 }
 
-func (d *decoder) server(from *server) (federation.Service, federation.OpaqueServer, error) {
+func (d *decoder) server(from *server) (name federation.Service, of federation.OpaqueServer, err error) {
+	if !plain(from.PortName, from.Pods.Text, from.Externals.Text) {
+		return name, of, errInvalid
+	}
 	return from.Name, federation.OpaqueServer{
 		Port: from.Port, PortName: from.PortName,
 		Pods:      federation.Selector{Text: from.Pods.Text, Given: from.Pods.Given},

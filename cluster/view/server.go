@@ -94,9 +94,13 @@ func publishedServer(from federation.OpaqueServer) (*serverRecord, error) {
 
 func publishedSelector(f federation.Selector) (labels.Selector, error) {
 	if !f.Given {
-		return labels.Nothing(), nil
+		return boundedSelector(nil)
 	}
-	return labels.Parse(f.Text)
+	parsed, err := metav1.ParseToLabelSelector(f.Text)
+	if err != nil {
+		return nil, err
+	}
+	return boundedSelector(parsed)
 }
 
 // boundedSelector returns the selector for that of an object; nil selects nothing. A selector with too many

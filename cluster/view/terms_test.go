@@ -2,6 +2,7 @@ package view
 
 import (
 	"context"
+	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
@@ -105,6 +106,26 @@ func TestPublishedServers(t *testing.T) {
 			if again.pods.Matches(set) != record.pods.Matches(set) ||
 				again.externals.Matches(set) != record.externals.Matches(set) {
 				t.Errorf("%s, read again, does not select the same of %q", spec, of)
+			}
+		}
+	}
+}
+
+// A Server of a file or of another replica is bounded as one of an API server is, and one that cannot be read is none.
+func TestPublishedServersAreBounded(t *testing.T) {
+	many := strings.Repeat("a,", maxRequirements) + "a"
+	var values []string
+	for n := range maxValues + 1 {
+		values = append(values, fmt.Sprint("b", n))
+	}
+	large := "a in (" + strings.Join(values, ",") + ")"
+	for _, text := range []string{many, large, "a in (", "a=" + strings.Repeat("b", maxLabel+1)} {
+		for _, f := range []federation.OpaqueServer{
+			{Pods: federation.Selector{Text: text, Given: true}},
+			{Externals: federation.Selector{Text: text, Given: true}},
+		} {
+			if s, err := publishedServer(f); err == nil {
+				t.Errorf("%.40q is read as %.40q", text, s.fact().Pods.Text+s.fact().Externals.Text)
 			}
 		}
 	}
