@@ -180,9 +180,13 @@ func (q *Inquiry) transfer(ctx context.Context, client *http.Client, from string
 		}
 		defer release()
 
-		if err := waitUntil(ctx, peers.renewed); err != nil {
-			return offer{}, err
+		pace, cancel := context.WithDeadline(ctx, peers.renewed)
+		<-pace.Done()
+		cancel()
+		if ctx.Err() != nil {
+			return offer{}, ctx.Err()
 		}
+
 		defer func() {
 			peers.renewed = time.Now().Add(time.Duration(len(got.content)) * time.Second / renewRate)
 		}()
@@ -196,18 +200,6 @@ func (q *Inquiry) transfer(ctx context.Context, client *http.Client, from string
 	ctx, cancel := context.WithTimeout(ctx, peersTimeout)
 	defer cancel()
 	return fetch(ctx, client, http.MethodGet, from, "", maxTransfer)
-}
-
-// waitUntil waits until a time, or until ctx ends, which is the error.
-func waitUntil(ctx context.Context, at time.Time) error {
-	timer := time.NewTimer(time.Until(at))
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
 }
 
 // Clusters returns the clusters that peers have the state of, sorted by name. A peer that does not list them in time is

@@ -42,12 +42,6 @@ type factWriters struct {
 	terms []term // those that have not ended
 }
 
-// termWriter is what ends a term.
-type termWriter interface {
-	Unwritten() []federation.Service
-	MarkSynced()
-}
-
 // A term is that of one Table.
 type term struct {
 	fedBy []objectKind
@@ -66,8 +60,8 @@ func (r *Reconciler) beginTerms(published *federation.Facts, unlisted []Kind) {
 	writers.externals = published.Externals.NewWriter(r.cluster)
 	writers.servers = published.Servers.NewWriter(r.cluster)
 	writers.terms = []term{
-		{[]objectKind{kindExternal}, func() { r.endTerm(kindExternal, writers.externals) }},
-		{[]objectKind{kindServer}, func() { r.endTerm(kindServer, writers.servers) }},
+		{[]objectKind{kindExternal}, func() { endTerm(r, kindExternal, writers.externals) }},
+		{[]objectKind{kindServer}, func() { endTerm(r, kindServer, writers.servers) }},
 	}
 
 	if r.options.Local {
@@ -118,7 +112,7 @@ func (r *Reconciler) endTerms() {
 }
 
 // endTerm reconciles what was published before and not in this term, which depends on one kind, and ends the term.
-func (r *Reconciler) endTerm(of objectKind, table termWriter) {
+func endTerm[V comparable](r *Reconciler, of objectKind, table *facts.Writer[federation.Service, V]) {
 	for _, name := range table.Unwritten() {
 		r.reconcileObject(objectRef{of, key(name)})
 	}
