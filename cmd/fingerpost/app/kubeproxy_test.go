@@ -382,26 +382,29 @@ func (s *scenario) publish(cluster, namespace, name string, words []string) {
 	spec["ports"] = portObjects(words[:end])
 	s.applyObject(cluster, "v1", "Service", namespace, name, nil, map[string]any{"spec": spec})
 
-	kept := map[string]bool{}
+	specs := map[string]map[string]any{}
 	for words = words[end:]; len(words) > 0; words = words[end:] {
 		words = words[1:]
 		if end = slices.IndexFunc(words, isSlice); end < 0 {
 			end = len(words)
 		}
-		slice := fmt.Sprintf("%s-%d", name, len(kept))
-		kept[slice] = true
 		endpoints := []any{}
 		for _, word := range words[1:end] {
 			endpoints = append(endpoints, s.endpointObject(cluster, namespace, name, word))
 		}
-		s.applyObject(cluster, "discovery.k8s.io/v1", "EndpointSlice", namespace, slice,
-			map[string]any{discoveryv1.LabelServiceName: name}, map[string]any{
-				"addressType": "IPv4", "endpoints": endpoints, "ports": portObjects(strings.Split(words[0], ",")),
-			})
+		specs[fmt.Sprintf("%s-%d", name, len(specs))] = map[string]any{
+			"addressType": "IPv4", "endpoints": endpoints, "ports": portObjects(strings.Split(words[0], ",")),
+		}
+	}
+
+	s.settleEvents() // in which order the watches deliver Pods and slices is not known otherwise
+	for _, slice := range sortedKeys(specs) {
+		of := map[string]any{discoveryv1.LabelServiceName: name}
+		s.applyObject(cluster, "discovery.k8s.io/v1", "EndpointSlice", namespace, slice, of, specs[slice])
 	}
 	for _, es := range decode[discoveryv1.EndpointSlice](s, cluster, sliceResource) {
 		of := es.Labels[discoveryv1.LabelServiceName] == name && es.Labels[discoveryv1.LabelManagedBy] == ""
-		if es.Namespace == namespace && of && !kept[es.Name] {
+		if es.Namespace == namespace && of && specs[es.Name] == nil {
 			s.network.Server(cluster).Delete("EndpointSlice", namespace, es.Name)
 		}
 	}
