@@ -6,68 +6,87 @@ import (
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
+	discoveryclient "k8s.io/client-go/kubernetes/typed/discovery/v1"
 
 	"github.com/fingerpost/fingerpost/cluster/apply"
 )
 
-// applyPlan carries out a plan, and returns all that failed. What is refused for one slice, as by a quota
-// or a webhook, keeps no other from being written. Deletions and updates, which remove dead endpoints, go
-// first. It stops if the API server does not respond, or the term is over.
+// applyPlan carries out a plan, and returns all that failed. What is refused for one slice, as by a quota or a webhook,
+// keeps no other from being written. It stops if the API server does not respond, or the term is over.
 func (t *sliceWriter) applyPlan(ctx context.Context, svc *serviceRecord, plan slicePlan) error {
-	api := t.Client.DiscoveryV1().EndpointSlices(svc.Namespace)
-	var failed []error
-	done := func(verb, what string, err error) (goOn bool) {
-		if err == nil {
-			t.writer.count(t.writer.metrics.writes, t.Name, t.managedBy, verb)
-			return true
-		}
-		failed = append(failed, fmt.Errorf("%s %s: %w", verb, what, err))
-		return ctx.Err() == nil && isResponse(err)
-	}
-
-	for _, es := range plan.remove {
-		err := api.Delete(ctx, es.Name, apply.IfUnchanged(es))
-		if apierrors.IsNotFound(err) {
-			err = nil
-		}
-		if err == nil {
-			t.tracker.ExpectDeletion(es)
-		}
-		if !done("delete", "slice "+es.Name, err) {
-			return errors.Join(failed...)
+	requests := &planWriter{sliceWriter: t, api: t.Client.DiscoveryV1().EndpointSlices(svc.Namespace)}
+	each := func(all []*discoveryv1.EndpointSlice, write func(context.Context, *discoveryv1.EndpointSlice)) {
+		for _, es := range all {
+			if ctx.Err() == nil && !requests.stopped {
+				write(ctx, es)
+			}
 		}
 	}
 
-	for _, es := range plan.update {
-		updated, err := api.Update(ctx, es, metav1.UpdateOptions{})
-		if err == nil {
-			t.tracker.Update(updated)
-		}
-		if !done("update", "slice "+es.Name, err) {
-			return errors.Join(failed...)
-		}
+	each(plan.extend, requests.update)
+	if len(plan.create) > 0 && !requests.stopped && !t.isGone(ctx, svc) {
+		each(plan.create, requests.create)
 	}
+	each(plan.update, requests.update)
+	each(plan.remove, requests.remove)
+	return errors.Join(requests.failed...)
+}
 
-	if len(plan.create) == 0 || t.isGone(ctx, svc) {
-		return errors.Join(failed...)
-	}
+// planWriter sends the requests of a plan.
+type planWriter struct {
+	*sliceWriter
+	api     discoveryclient.EndpointSliceInterface
+	full    bool // no slice can be created
+	stopped bool // no request can succeed
+	failed  []error
+}
 
-	for _, es := range plan.create {
-		created, err := api.Create(ctx, es, metav1.CreateOptions{})
-		if apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
-			break
-		}
-		if err == nil {
-			t.tracker.Update(created)
-		}
-		if !done("create", "a slice", err) || apierrors.IsForbidden(err) { // a quota refuses the next one, too
-			break
-		}
+func (w *planWriter) update(ctx context.Context, es *discoveryv1.EndpointSlice) {
+	updated, err := w.api.Update(ctx, es, metav1.UpdateOptions{})
+	if err == nil {
+		w.tracker.Update(updated)
 	}
-	return errors.Join(failed...)
+	w.done("update", "slice "+es.Name, err)
+}
+
+func (w *planWriter) create(ctx context.Context, es *discoveryv1.EndpointSlice) {
+	if w.full {
+		return
+	}
+	created, err := w.api.Create(ctx, es, metav1.CreateOptions{})
+	w.full = apierrors.IsForbidden(err) // a quota refuses the next one, too
+	if apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
+		return
+	}
+	if err == nil {
+		w.tracker.Update(created)
+	}
+	w.done("create", "a slice", err)
+}
+
+func (w *planWriter) remove(ctx context.Context, es *discoveryv1.EndpointSlice) {
+	err := w.api.Delete(ctx, es.Name, apply.IfUnchanged(es))
+	if apierrors.IsNotFound(err) {
+		err = nil
+	}
+	if err == nil {
+		w.tracker.ExpectDeletion(es)
+	}
+	w.done("delete", "slice "+es.Name, err)
+}
+
+// done records what became of a request.
+func (w *planWriter) done(verb, what string, err error) {
+	if err == nil {
+		w.writer.count(w.writer.metrics.writes, w.Name, w.managedBy, verb)
+		return
+	}
+	w.failed = append(w.failed, fmt.Errorf("%s %s: %w", verb, what, err))
+	w.stopped = w.stopped || !isResponse(err)
 }
 
 // isGone reads whether a Service is being deleted, or was. The watch of its slices may show that before the watch of

@@ -195,7 +195,7 @@ func TestSourceIsTakenOver(t *testing.T) {
 		}
 	}
 	p = planFor(svc, groups, slices.Collect(maps.Values(have)))
-	if len(have) != 2 || len(p.update) != 2 || len(p.create)+len(p.remove) != 0 {
+	if len(have) != 2 || len(p.update) != 2 || len(p.extend)+len(p.create)+len(p.remove) != 0 {
 		t.Errorf("%d slices, of which %d are updated, %d removed and %d created",
 			len(have), len(p.update), len(p.remove), len(p.create))
 	}

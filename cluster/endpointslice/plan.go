@@ -22,8 +22,10 @@ import (
 //     moves.
 //   - One endpoint that changes is one slice that is written (TestPlanOfOneChange). New endpoints fill the slices that
 //     are written anyway, and then one that is not, if all of them fit into it; only the rest makes new slices.
-//   - A slice that no group needs any more becomes a new one of another group, if it can: that is one request, and
-//     readers never lack both.
+//   - A slice whose endpoints are all gone takes new ones of its group. One that its group does not need becomes a new
+//     one of another group, if it can: that is one request.
+//   - Readers are never left without ready endpoints while a plan is carried out, unless they are before or afterwards:
+//     what brings some is written before what only takes away (TestPlanLeavesNobodyWithout).
 //   - Slices of a former Service of the same name are deleted, and never become those of this one.
 //
 // Nothing is remembered from one plan to the next, and slices are never merged to save some: they would be written
@@ -81,11 +83,14 @@ func (g grouping) sorted() (all []*group) {
 	return all
 }
 
-// A slicePlan is what is to be done to the slices of a Service. The slices from which it was made are not
-// changed.
+// A slicePlan is what is to be done to the slices of a Service, in the order of its fields. The slices from which it
+// was made are not changed.
 type slicePlan struct {
-	create, update, remove []*discoveryv1.EndpointSlice
-	leftOut                int // endpoints that would take more slices than allowed
+	extend  []*discoveryv1.EndpointSlice // updates that bring ready endpoints which a slice did not have
+	create  []*discoveryv1.EndpointSlice
+	update  []*discoveryv1.EndpointSlice // all others
+	remove  []*discoveryv1.EndpointSlice
+	leftOut int // endpoints that would take more slices than allowed
 }
 
 // limit removes creations beyond the number of slices that is allowed. Slices that exist stay, and are kept
@@ -146,14 +151,13 @@ func (p *slicePlan) fill(group *group, have []*discoveryv1.EndpointSlice) {
 	}
 
 	var updated, same []*discoveryv1.EndpointSlice
+	old := map[*discoveryv1.EndpointSlice]*discoveryv1.EndpointSlice{}
 	for _, es := range have {
 		next, changed := group.retain(es, wanted)
-		switch {
-		case len(next.Endpoints) == 0:
-			p.remove = append(p.remove, es)
-		case changed:
+		old[next] = es
+		if changed {
 			updated = append(updated, next)
-		default:
+		} else {
 			same = append(same, next)
 		}
 	}
@@ -180,7 +184,25 @@ func (p *slicePlan) fill(group *group, have []*discoveryv1.EndpointSlice) {
 		rest = pour(rest, es)
 		p.create = append(p.create, es)
 	}
-	p.update = append(p.update, updated...)
+
+	for _, next := range updated {
+		switch {
+		case len(next.Endpoints) == 0:
+			p.remove = append(p.remove, old[next])
+		case bringsReady(old[next], next):
+			p.extend = append(p.extend, next)
+		default:
+			p.update = append(p.update, next)
+		}
+	}
+}
+
+// bringsReady reports whether the next state of a slice has a ready endpoint that it has not now.
+func bringsReady(es, next *discoveryv1.EndpointSlice) bool {
+	have, will := addresses{}, addresses{}
+	insertAddresses(have, es.Endpoints, readyEndpoint)
+	insertAddresses(will, next.Endpoints, readyEndpoint)
+	return !have.IsSuperset(will)
 }
 
 // retain returns the next state of a slice for the group, with those of its endpoints that are wanted, and whether
@@ -224,7 +246,8 @@ func (g *group) newSlice() *discoveryv1.EndpointSlice {
 	return &discoveryv1.EndpointSlice{ObjectMeta: *g.meta.DeepCopy(), AddressType: g.family, Ports: g.ports}
 }
 
-// reuse turns the creation of a slice and the deletion of a similar one into an update.
+// reuse turns the creation of a slice and the deletion of a similar one into an update. Its former group has what it
+// needs by then: a group with a slice to spare creates none.
 func (p *slicePlan) reuse(svc *serviceRecord) {
 	p.create = slices.DeleteFunc(p.create, func(es *discoveryv1.EndpointSlice) bool {
 		i := slices.IndexFunc(p.remove, func(old *discoveryv1.EndpointSlice) bool {
@@ -249,4 +272,7 @@ func succeed(es, old *discoveryv1.EndpointSlice) *discoveryv1.EndpointSlice {
 	return es
 }
 
-func (p *slicePlan) empty() bool { return len(p.create)+len(p.update)+len(p.remove) == 0 }
+// touches reports whether anything that exists is written or deleted.
+func (p *slicePlan) touches() bool { return len(p.extend)+len(p.update)+len(p.remove) > 0 }
+
+func (p *slicePlan) empty() bool { return len(p.create) == 0 && !p.touches() }

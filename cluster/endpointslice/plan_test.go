@@ -22,7 +22,7 @@ var someService = &serviceRecord{
 // drawGroups draws what a Service should have: up to three groups, of up to 260 endpoints.
 func drawGroups(t *rapid.T) []*group {
 	all := grouping{}
-	ready := rapid.Bool().Draw(t, "ready")
+	ready := rapid.IntRange(0, 3).Draw(t, "ready") // of three endpoints
 	for g := range rapid.IntRange(0, 3).Draw(t, "groups") {
 		number, family := int32(8080+g/2), []discoveryv1.AddressType{"IPv4", "IPv6"}[g%2]
 		source := rapid.SampledFrom([]string{"", "east"}).Draw(t, "source")
@@ -38,7 +38,7 @@ func drawGroups(t *rapid.T) []*group {
 		for i := first; i < first+n; i++ {
 			into.endpoints = append(into.endpoints, discoveryv1.Endpoint{
 				Addresses:  []string{fmt.Sprintf("10.%d.%d.%d", g, i/250, i%250)},
-				Conditions: discoveryv1.EndpointConditions{Ready: &ready},
+				Conditions: discoveryv1.EndpointConditions{Ready: new(i%3 < ready)},
 			})
 		}
 	}
@@ -47,17 +47,29 @@ func drawGroups(t *rapid.T) []*group {
 
 // apply does what is planned, as an API server would.
 func (p *slicePlan) apply(have map[string]*discoveryv1.EndpointSlice, next *int) {
+	p.carryOut(have, next, func() {})
+}
+
+// carryOut does it, and calls after each request.
+func (p *slicePlan) carryOut(have map[string]*discoveryv1.EndpointSlice, next *int, after func()) {
+	update := func(all []*discoveryv1.EndpointSlice) {
+		for _, es := range all {
+			have[es.Name] = es.DeepCopy()
+			after()
+		}
+	}
+	update(p.extend)
 	for _, es := range p.create {
 		*next++
 		made := es.DeepCopy()
 		made.Name, made.UID = fmt.Sprintf("%s%d", es.GenerateName, *next), types.UID(fmt.Sprint(*next))
 		have[made.Name] = made
+		after()
 	}
-	for _, es := range p.update {
-		have[es.Name] = es.DeepCopy()
-	}
+	update(p.update)
 	for _, es := range p.remove {
 		delete(have, es.Name)
+		after()
 	}
 }
 
@@ -108,7 +120,7 @@ func TestPlan(t *testing.T) {
 					}
 				}
 			}
-			for _, es := range p.update {
+			for _, es := range slices.Concat(p.extend, p.update) {
 				old := have[es.Name]
 				sameLabels := maps.Equal(old.Labels, es.Labels)
 				if sameLabels && cmp.Equal(old.Endpoints, es.Endpoints) && cmp.Equal(old.Ports, es.Ports) {
@@ -132,7 +144,38 @@ func TestPlan(t *testing.T) {
 			}
 			if again := planFor(someService, wanted, slices.Collect(maps.Values(have))); !again.empty() {
 				t.Fatalf("a second plan has %d to create, %d to update and %d to delete",
-					len(again.create), len(again.update), len(again.remove))
+					len(again.create), len(again.extend)+len(again.update), len(again.remove))
+			}
+		}
+	})
+}
+
+// readers returns which ports have a ready endpoint.
+func readers(have map[string]*discoveryv1.EndpointSlice) map[string]bool {
+	all := map[string]bool{}
+	for _, es := range have {
+		if slices.ContainsFunc(es.Endpoints, func(e discoveryv1.Endpoint) bool { return *e.Conditions.Ready }) {
+			all[fmt.Sprint(es.AddressType, es.Labels[SourceLabel], *es.Ports[0].Port)] = true
+		}
+	}
+	return all
+}
+
+// While a plan is carried out readers of slices find a ready endpoint of each port that has one before and
+// afterwards, even if none of them stays.
+func TestPlanLeavesNobodyWithout(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		have, next := map[string]*discoveryv1.EndpointSlice{}, 0
+		for range rapid.IntRange(2, 4).Draw(t, "rounds") {
+			p, before := planFor(someService, drawGroups(t), byName(have)), readers(have)
+			var during []map[string]bool
+			p.carryOut(have, &next, func() { during = append(during, readers(have)) })
+			for port := range readers(have) {
+				for i, now := range during {
+					if before[port] && !now[port] {
+						t.Fatalf("%s has nothing after request %d of %d", port, i+1, len(during))
+					}
+				}
 			}
 		}
 	})
@@ -152,7 +195,8 @@ func TestPlanIsLimited(t *testing.T) {
 			}
 			free, p := planFor(someService, wanted, given), planFor(someService, wanted, given)
 			p.limit(len(given), most)
-			if d := cmp.Diff(free.update, p.update) + cmp.Diff(free.remove, p.remove); d != "" {
+			d := cmp.Diff(free.extend, p.extend) + cmp.Diff(free.update, p.update) + cmp.Diff(free.remove, p.remove)
+			if d != "" {
 				t.Fatalf("what is there fares otherwise under a limit:\n%s", d)
 			}
 			p.apply(have, &next)
@@ -209,7 +253,7 @@ func TestPlanOfOneChange(t *testing.T) {
 		change()
 		p := planFor(someService, []*group{g}, slices.Collect(maps.Values(have)))
 		p.apply(have, &next)
-		if n := len(p.create) + len(p.update) + len(p.remove); n != 1 {
+		if n := len(p.extend) + len(p.create) + len(p.update) + len(p.remove); n != 1 {
 			t.Errorf("one endpoint is %s: %d writes", what, n)
 		}
 	}
@@ -221,7 +265,7 @@ func BenchmarkPlan(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		g.endpoints[500].Conditions.Ready = new(!*g.endpoints[500].Conditions.Ready)
-		if p := planFor(someService, []*group{g}, given); len(p.update) > 1 {
+		if p := planFor(someService, []*group{g}, given); len(p.extend)+len(p.update) > 1 {
 			b.Fatal("more than one write")
 		}
 	}

@@ -175,7 +175,7 @@ func TestSlicesOfOthers(t *testing.T) {
 	} {
 		kept := keptSlice(one(c.change))
 		p := planFor(someService, wanted.sorted(), []*discoveryv1.EndpointSlice{kept})
-		if len(p.update) != c.writes || len(p.create)+len(p.remove) > 0 {
+		if len(p.update) != c.writes || len(p.extend)+len(p.create)+len(p.remove) > 0 {
 			t.Errorf("%s: %d are updated, %d created and %d deleted, want %d updated", name, len(p.update),
 				len(p.create), len(p.remove), c.writes)
 		}

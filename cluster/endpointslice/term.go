@@ -57,7 +57,7 @@ const (
 //     empty.
 //   - confirm: a plan that withdraws more than the guard allows is applied only if the API servers, read
 //     again, agree (guard.go).
-//   - apply: deletions and updates go before creations; a request that is refused stops no other. Each
+//   - apply: what brings endpoints goes before what only withdraws; a request that is refused stops no other. Each
 //     names the resourceVersion for which it was planned, so that a stale plan fails instead of
 //     overwriting.
 //   - written: equal slices are not written again, so a Service stays here until something changes, be it
@@ -304,7 +304,7 @@ func planSources(
 		if desired.maxSlices > 0 {
 			p.limit(len(p.have), desired.maxSlices)
 		}
-		if len(p.update)+len(p.remove) > 0 && onlyWithdraws(p.have, p.groups) {
+		if p.touches() && onlyWithdraws(p.have, p.groups) {
 			withdrawals = append(withdrawals, p)
 		} else {
 			plans = append(plans, p)

@@ -5,7 +5,9 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -301,12 +303,12 @@ func TestTrafficMoves(t *testing.T) {
 			f.wants("all", endpoints)
 		}
 		prefer("west", 3) // which is not linked yet
-		slices := map[string]bool{}
+		left := map[string]bool{}
 		f.home.Follow(sliceResource.String(), func(o *unstructured.Unstructured, deleted bool) {
-			if slices[o.GetName()] = true; !deleted {
+			if left[o.GetName()] = true; !deleted {
 				return
 			}
-			if delete(slices, o.GetName()); len(slices) == 0 {
+			if delete(left, o.GetName()); len(left) == 0 {
 				t.Error("no slice is left")
 			}
 		})
@@ -315,6 +317,42 @@ func TestTrafficMoves(t *testing.T) {
 		f.wants("all", 1) // east has the others as well, and its claim counts
 		prefer("east", 3)
 		prefer("west", 1)
+	})
+}
+
+// Where all endpoints of a Service are replaced, and the new ones are in another slice than those that were ready, that
+// is written before the slice of the old ones is deleted.
+func TestEndpointsAreReplaced(t *testing.T) {
+	inFleet(t, func(f *fleet) {
+		f.link("east")
+		f.store.MarkClustersListed()
+		close(f.linked)
+		f.holds("east", "web", 1)
+		at := func(endpoint string) string {
+			return `{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice,
+  metadata: {name: web-2, namespace: ns, labels: {kubernetes.io/service-name: web}}, addressType: IPv4,
+  ports: [{name: http, port: 8081, protocol: TCP}], endpoints: [` + endpoint + `]}`
+		}
+		f.apply("east", at(`{addresses: [10.1.0.2], conditions: {ready: false}}`))
+		f.union("all", "web@east")
+		f.pass(5 * time.Second)
+		f.wants("all", 2)
+
+		ready := map[string]bool{} // by slice
+		f.home.Follow(sliceResource.String(), func(o *unstructured.Unstructured, deleted bool) {
+			endpoints, _, _ := unstructured.NestedSlice(o.Object, "endpoints")
+			ready[o.GetName()] = !deleted && slices.ContainsFunc(endpoints, func(e any) bool {
+				is, _, _ := unstructured.NestedBool(e.(map[string]any), "conditions", "ready")
+				return is
+			})
+			if !slices.Contains(slices.Collect(maps.Values(ready)), true) {
+				t.Errorf("nothing is ready after %s was written", o.GetName())
+			}
+		})
+		f.apply("east", at(`{addresses: [10.1.0.3]}`))
+		f.network.Server("east").Delete("EndpointSlice", "ns", "web-1")
+		f.pass(5 * time.Second)
+		f.wants("all", 1)
 	})
 }
 
