@@ -146,6 +146,32 @@ func TestInquiryBacksOff(t *testing.T) {
 	}
 }
 
+// A cluster that was restored without credentials counts as not tried once its Link has some, and other replicas are
+// asked once more: they may have had nothing to give, or no time, for as long as the local cluster was away.
+func TestInquiryWithNewAccess(t *testing.T) {
+	besidePeer(t, func(w *world, p *peer) {
+		p.answerWith(http.StatusNotFound, 0)
+		w.network.Server("east").Cut(apitest.Silence)
+		w.apply(cluster.Spec{Name: "east"})
+		w.wait(5*time.Minute + 10*time.Second) // they are asked each 30 s by now
+		if !w.status().Tried() {
+			t.Fatal("a cluster without credentials, of which others have nothing, is not tried")
+		}
+
+		p.answerWith(0, 0)
+		w.apply(cluster.Spec{
+			Name: "east", Access: []cluster.Access{w.access("east", w.network.Server("east").Token())},
+		})
+		for range 20 {
+			if s := w.status(); s.Tried() && s.Checkpoint.IsZero() {
+				t.Fatal("it is tried, and others were not asked again")
+			}
+			w.wait(100 * time.Millisecond)
+		}
+		w.wants(1)
+	})
+}
+
 // While another replica hands a state over slowly, new credentials are used and a removal ends everything at once.
 func TestNewCredentialsWhileAsking(t *testing.T) {
 	for name, change := range map[string]func(w *world, p *peer){

@@ -163,10 +163,20 @@ func (r *Registry) applySpec(spec Spec) (s *supervisor, differs bool) {
 	}
 
 	old, _ := s.spec.Load()
-	if differs = !old.equal(spec); differs {
-		s.spec.Store(spec)
+	if old.equal(spec) {
+		return s, false
 	}
-	return s, differs
+	spec.attempt = old.attempt
+	if !old.sameAccess(spec) {
+		spec.attempt++
+		r.publishStatuses(func(all map[string]Status) {
+			published := all[spec.Name]
+			published.wanted = spec.attempt
+			all[spec.Name] = published
+		})
+	}
+	s.spec.Store(spec)
+	return s, true
 }
 
 // startSupervisor needs mu.
@@ -248,6 +258,7 @@ func (r *Registry) updateStatus(s *supervisor) {
 		next := s.status
 		next.Writing, next.LeftOut, next.Identity = published.Writing, published.LeftOut, published.Identity
 		next.SameAs, next.Traffic, next.LeftTo = published.SameAs, published.Traffic, published.LeftTo
+		next.wanted = published.wanted
 		*published = next
 	})
 }

@@ -24,6 +24,8 @@ type Spec struct {
 
 	Traffic  policy.Link // how traffic to it is limited, and how much of it is held
 	Released string      // when what was held of it was let go last, as its Link has it
+
+	attempt uint64 // how often its Access was another, as counted by the Registry
 }
 
 // Access is one address of a cluster's API server with the credentials for it.
@@ -59,10 +61,15 @@ func (a Access) equal(o Access) bool {
 
 // equal reports whether both want the same, Sources included.
 func (s Spec) equal(o Spec) bool {
-	same := func(a, b Access) bool { return a.Source == b.Source && a.equal(b) }
-	sameAccess := slices.EqualFunc(s.Access, o.Access, same)
+	sameAccess := s.sameAccess(o)
 	s.Access, o.Access = nil, nil
+	s.attempt, o.attempt = 0, 0
 	return sameAccess && reflect.DeepEqual(s, o)
+}
+
+func (s Spec) sameAccess(o Spec) bool {
+	same := func(a, b Access) bool { return a.Source == b.Source && a.equal(b) }
+	return slices.EqualFunc(s.Access, o.Access, same)
 }
 
 // withProxy returns the config with the proxy that requests to a cluster take: for linked ones, none. That

@@ -49,6 +49,8 @@ type Status struct {
 
 	issued time.Time // of the credentials in use; zero if it is not known
 
+	wanted, tried uint64 // the attempts that the Spec asks for, and that was made last
+
 	Contact     error `json:"-"` // why it is out of contact; nil if it is not
 	Credentials error `json:"-"` // why the preferred credentials do not work; nil if they do, or were not tried
 }
@@ -60,9 +62,10 @@ func (s *Status) describe(spec Spec) {
 }
 
 // Tried reports whether this replica has of the cluster what it can get for now: the cluster is synced, or was
-// restored, or did not answer and the other replicas were asked.
+// restored, or did not answer over the Access that is wanted now and the other replicas were asked.
 func (s Status) Tried() bool {
-	return s.Synced || !s.Checkpoint.IsZero() || s.Contact != nil && !s.AskingPeers
+	failed := s.Contact != nil && s.tried == s.wanted
+	return s.Synced || !s.Checkpoint.IsZero() || failed && !s.AskingPeers
 }
 
 // BudgetProblem returns what of the cluster its budget refuses, and what is not held of it for that; empty for nothing.

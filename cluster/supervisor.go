@@ -111,6 +111,7 @@ func (s *supervisor) supervise(ctx context.Context) {
 		s.wanted, s.superseded = s.spec.Load()
 		s.status.describe(s.wanted)
 		s.useLimits()
+		s.beginAttempt()
 		if s.wanted.Traffic.WithdrawalGuard.Hold > 0 {
 			s.askPeers(ctx) // what they hold
 		}
@@ -120,6 +121,7 @@ func (s *supervisor) supervise(ctx context.Context) {
 			continue
 		}
 		failures++
+		s.status.tried = s.wanted.attempt
 		if s.status.Credentials == nil {
 			failures = 0
 		}
@@ -134,6 +136,18 @@ func (s *supervisor) supervise(ctx context.Context) {
 		}
 		s.registry.updateStatus(s)
 		s.waitForChange(ctx, retryAfter(s.status.Credentials, failures, err == nil))
+	}
+}
+
+// beginAttempt forgets what became of other Access, and what other replicas had then, where nothing is known of the
+// cluster: its Link is read together with the local cluster, without which no replica hands anything over.
+func (s *supervisor) beginAttempt() {
+	if s.status.tried == s.wanted.attempt || !s.needsPeers() || !s.status.Checkpoint.IsZero() {
+		return
+	}
+	s.status.Contact = nil
+	if !s.status.AskingPeers {
+		s.stopAsking()
 	}
 }
 
