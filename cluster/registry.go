@@ -166,6 +166,7 @@ func (r *Registry) applySpec(spec Spec) (s *supervisor, differs bool) {
 	if old.equal(spec) {
 		return s, false
 	}
+
 	spec.attempt = old.attempt
 	if !old.sameAccess(spec) {
 		spec.attempt++
