@@ -263,7 +263,7 @@ func (s *share) beginListing() {
 
 // giveUpListing returns to the Budget what a listing used that was not stored.
 func (s *share) giveUpListing() {
-	if s.before != nil {
+	if s != nil && s.before != nil {
 		s.use(*s.before)
 		s.before = nil
 	}

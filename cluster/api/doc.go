@@ -8,6 +8,6 @@
 //
 // An [Informer] is the only way to read a kind of object. It lists by a stream or by pages, resumes
 // watches, notices an API server that went back to an older state, and reduces each object to the few
-// fields that its user keeps. Informers of one kind over one Connection share a watch (join.go). A [Budget]
+// fields that its user keeps. Informers of one kind over one Connection share a watch (readers.go). A [Budget]
 // bounds what all informers of a cluster keep.
 package api

@@ -18,7 +18,7 @@ import (
 //
 // What it keeps true: a decoded object has what is named, and is as if the API server had not sent the rest.
 // A message that cannot be followed is passed on as it came, so that the decoder reports what is wrong with
-// it. JSON is decoded whole. No event is forwarded to a Watcher that reads other fields (see join.go).
+// it. JSON is decoded whole. A Watcher that reads other fields has a watch of its own (see readers.go).
 type Message struct {
 	Fields Fields
 	If     func(message []byte) bool // whether the message is read at all; nil: it is

@@ -3,7 +3,6 @@ package api
 import (
 	"cmp"
 	"container/heap"
-	"fmt"
 	"iter"
 	"strings"
 	"sync"
@@ -22,15 +21,15 @@ type Sink interface {
 	budgetShare() *share            // of that Budget
 	Synced() <-chan struct{}        // closed once it holds a complete listing
 	NewListing() Listing
-	Replace(objects []any) error // by all objects of a Listing
-	Update(object any) error     // one that is new or has changed
-	Delete(object any) error
+	Replace(objects []any) // by all objects of a Listing
+	Update(object any)     // one that is new or has changed
+	Delete(object any)
 }
 
 // A Listing gathers all objects there are, each reduced as it arrives, before Replace stores them at once.
 type Listing interface {
-	Update(object any) error
-	Delete(object any) error // one that was deleted while the others were listed
+	Update(object any)
+	Delete(object any) // one that was deleted while the others were listed
 	Objects() []any
 }
 
@@ -194,30 +193,27 @@ type reduced[R any] struct {
 	size   usage
 }
 
-func keyOf(object any) (Key, error) {
+// keyOf returns the key of an object; that of none for one without metadata, which no Watcher passes on.
+func keyOf(object any) Key {
 	m, err := meta.Accessor(object)
 	if err != nil {
-		return Key{}, fmt.Errorf("object without metadata: %w", err)
+		return Key{}
 	}
-	return Key{Intern(m.GetNamespace()), m.GetName()}, nil
+	return Key{Intern(m.GetNamespace()), m.GetName()}
 }
 
 // reduce reduces an object, unless that was done before.
-func (s *Store[R]) reduce(object any) (*reduced[R], error) {
+func (s *Store[R]) reduce(object any) *reduced[R] {
 	if k, done := object.(*reduced[R]); done {
-		return k, nil
+		return k
 	}
 
-	key, err := keyOf(object)
-	if err != nil {
-		return nil, err
-	}
-	k := &reduced[R]{key: key}
+	k := &reduced[R]{key: keyOf(object)}
 	k.record, k.ok = s.newRecord(object)
 	if k.ok && s.share != nil {
-		k.size = usageOf(s.share.kind, key, object, k.record)
+		k.size = usageOf(s.share.kind, k.key, object, k.record)
 	}
-	return k, nil
+	return k
 }
 
 // IsWhole reports whether no Budget has left an object out, as far as was reported by changed:
@@ -280,24 +276,20 @@ func (s *Store[R]) NewListing() Listing {
 	return &listing[R]{store: s, objects: map[Key]*reduced[R]{}}
 }
 
-func (l *listing[R]) Update(object any) error {
-	entry, err := l.store.reduce(object)
-	if err != nil {
-		return err
-	}
+func (l *listing[R]) Update(object any) {
+	entry := l.store.reduce(object)
 	if !entry.ok {
 		delete(l.objects, entry.key)
-		return nil
+		return
 	}
 
 	if share := l.store.share; share != nil {
 		share.listed += int64(entry.size.units)
 		if !l.admit(entry) {
-			return nil
+			return
 		}
 	}
 	l.objects[entry.key] = entry
-	return nil
 }
 
 // admit charges an object, and reports whether there is room for it. One that was accepted before, and that
@@ -367,13 +359,7 @@ func (l *listing[R]) admitNew(entry *reduced[R]) bool {
 	return false
 }
 
-func (l *listing[R]) Delete(object any) error {
-	key, err := keyOf(object)
-	if err == nil {
-		delete(l.objects, key)
-	}
-	return err
-}
+func (l *listing[R]) Delete(object any) { delete(l.objects, keyOf(object)) }
 
 func (l *listing[R]) Objects() []any {
 	all := make([]any, 0, len(l.objects))
@@ -384,12 +370,8 @@ func (l *listing[R]) Objects() []any {
 }
 
 // Update stores an object that is new or has changed.
-func (s *Store[R]) Update(object any) error {
-	entry, err := s.reduce(object)
-	if err != nil {
-		return err
-	}
-
+func (s *Store[R]) Update(object any) {
+	entry := s.reduce(object)
 	if s.share != nil {
 		old, known := s.get(entry.key)
 		isNew := entry.ok && !known
@@ -398,7 +380,7 @@ func (s *Store[R]) Update(object any) error {
 			if s.share.isPartial() {
 				s.partial.Store(true)
 			}
-			return nil
+			return
 		}
 	}
 
@@ -408,15 +390,11 @@ func (s *Store[R]) Update(object any) error {
 		s.put(entry.key, nil)
 	}
 	s.changed(entry.key)
-	return nil
 }
 
 // Delete drops an object.
-func (s *Store[R]) Delete(object any) error {
-	k, err := keyOf(object)
-	if err != nil {
-		return err
-	}
+func (s *Store[R]) Delete(object any) {
+	k := keyOf(object)
 	if s.share != nil {
 		old, known := s.get(k)
 		s.share.charge(old.size, usage{}, true)
@@ -424,19 +402,15 @@ func (s *Store[R]) Delete(object any) error {
 	}
 	s.put(k, nil)
 	s.changed(k)
-	return nil
 }
 
 // Replace stores a complete listing.
-func (s *Store[R]) Replace(objects []any) error {
+func (s *Store[R]) Replace(objects []any) {
 	next := ByNamespace[*stored[R]]{}
 	var used totals
 
 	for _, o := range objects {
-		k, err := s.reduce(o)
-		if err != nil {
-			return err
-		}
+		k := s.reduce(o)
 		if !k.ok {
 			continue
 		}
@@ -467,7 +441,6 @@ func (s *Store[R]) Replace(objects []any) error {
 	if !watch.IsClosed(s.synced) {
 		close(s.synced)
 	}
-	return nil
 }
 
 // Intern returns one copy of equal strings. It is for strings that are kept for each endpoint, and repeat:

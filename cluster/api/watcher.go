@@ -18,6 +18,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"k8s.io/apimachinery/pkg/watch"
@@ -51,9 +52,9 @@ const (
 	listTimeout = time.Minute
 )
 
-// A Watcher lists and watches one kind of object at one API server, and keeps a Sink filled with it. It
-// is what client-go's Reflector is, with four differences; without them its user would have to watch over
-// it.
+// A Watcher lists and watches one kind of object at one API server, and keeps a Sink filled with it, or several
+// (readers.go). It is what client-go's Reflector is, with four differences; without them its user would have to watch
+// over it.
 //
 // Memory. A listing never stands in memory whole. It comes as a stream of initial events where the API
 // server can stream, and otherwise by pages, and each object is reduced to its record before the next one,
@@ -64,7 +65,7 @@ const (
 // be older than what we hold, and a listing from it would withdraw what is there.
 //
 // Resuming. A watch that breaks is resumed from the last version that was seen; events and bookmarks
-// carry it. The Watcher lists anew in five cases only, besides those of a shared watch (join.go):
+// carry it. The Watcher lists anew in five cases only:
 //   - The API server rejects the version, or the request as it is (410, Expired, Invalid, "too large resource
 //     version").
 //   - A version is lower than the one before. Versions grow as long as etcd is the same, so that etcd was
@@ -73,7 +74,7 @@ const (
 //     from a version that a restored etcd has not reached yet is accepted and stays silent. If etcd reaches
 //     it before, because the backup is minutes old and much is written, that is not noticed.
 //   - There is room again for objects that the Budget refused.
-//   - Relist was called.
+//   - Relist was called, as when there is another Sink to fill.
 //
 // An error event of 429 or 5xx, an event that cannot be decoded and a closed connection are breaks, not
 // reasons to list. An object of another kind, or none, is skipped. While it lists anew the Sink keeps
@@ -91,16 +92,16 @@ const (
 // when Relist is called. A watch that is closed at once is reopened with a growing pause.
 //
 // One goroutine runs all this (reflector); mu guards what Health, CheckHealth and Problem read beside it. It
-// is never held while the Sink is called.
+// is never held while a Sink is called; feeding is.
 type Watcher struct {
 	kind     Kind
+	selector labels.Selector // of the kind
 	sink     Sink
 	requests cache.ListerWatcher // instead of those over conn, in tests
 	conn     *Connection
 	lag      prometheus.Observer // of changes; nil: it is not measured
 	optional bool                // the cluster is used without it
 
-	relay   fedwatch.Value[*relay] // for those who join; nil unless it watches
 	relists fedwatch.Value[uint64] // how often a new listing was requested; stored under mu
 	listed  fedwatch.Value[uint64] // relists before the last complete listing began
 
@@ -109,16 +110,20 @@ type Watcher struct {
 	deniedOnce  chan struct{}                // closed when it was first refused for denialLimit
 	excess      fedwatch.Value[*ExcessError] // why the last listing was ended; nil if it was not
 
+	feeding sync.Mutex // guards readers and what is kept of each; held while their Sinks are called
+	readers []*Watcher // whose Sinks it fills: itself, and those that joined it
+	listing Listing    // what its Sink is given of a listing that is under way; guarded by feeding of who fills it
+	current bool       // its Sink has had a complete listing, and is given changes; likewise
+
 	mu     sync.Mutex
 	health Health
-	via    *Watcher  // whose watch it receives; nil unless it has joined
+	via    *Watcher  // who fills its Sink; nil while it does so itself, or it does not run
 	newest time.Time // when the newest change was made that has arrived, as the API server has it
 }
 
 // Health is the state of a Watcher.
 type Health struct {
 	Open        bool      `json:"open"`                 // a watch is open
-	Joined      bool      `json:"joined,omitempty"`     // it receives the events of another Watcher's watch
 	LastContact time.Time `json:"lastContact,omitzero"` // of the last event, bookmark, complete listing or opening
 	// NotFound, Forbidden or Unauthorized; empty if the kind is served.
 	Refused  metav1.StatusReason `json:"refused,omitempty"`
@@ -132,11 +137,15 @@ type Health struct {
 	lastProgress time.Time // when that last grew
 }
 
-// NewWatcher returns a Watcher that fills sink with the objects of a kind. It joins the Watcher that is
-// shared over conn, if there is one (see join.go).
+// NewWatcher returns a Watcher that fills sink with the objects of a kind. It leaves that to the Watcher that is
+// shared over conn, if there is one (see readers.go).
 func NewWatcher(conn *Connection, kind Kind, sink Sink) *Watcher {
+	selector, err := labels.Parse(kind.Labels)
+	if err != nil {
+		selector = labels.Nothing() // the API server refuses it
+	}
 	return &Watcher{
-		kind: kind, sink: sink, conn: conn,
+		kind: kind, selector: selector, sink: sink, conn: conn,
 		refusedOnce: make(chan struct{}), absentOnce: make(chan struct{}), deniedOnce: make(chan struct{}),
 		health: Health{Errors: map[string]int{}},
 	}
@@ -149,12 +158,12 @@ func (w *Watcher) Optional() { w.optional = true }
 // ObserveLag makes the Watcher observe the lag of changes. It is called before Run.
 func (w *Watcher) ObserveLag(lag prometheus.Observer) { w.lag = lag }
 
-// Health returns the state of the Watcher.
+// Health returns the state of the Watcher, or of the one that fills its Sink.
 func (w *Watcher) Health() Health {
+	w = w.source()
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	h := w.health
-	h.Joined = w.via != nil
 	h.Errors = maps.Clone(w.health.Errors)
 	return h
 }
@@ -200,10 +209,13 @@ func (w *Watcher) recordExcess(err error) {
 // Run keeps the sink filled with what there is of the kind, until ctx ends. It may be called again when
 // it has returned.
 func (w *Watcher) Run(ctx context.Context) {
-	if b := w.conn.Budget; b != nil {
-		w.sink.UseBudget(b, w.kind)
-		defer w.sink.UseBudget(nil, Kind{})
+	if shared := w.conn.sharedFor(w); shared != nil {
+		shared.fill(ctx, w)
+		return
 	}
+
+	w.addReader(w)
+	defer w.removeReader(w)
 	log := logr.FromContextOrDiscard(ctx)
 	requests, err := w.requests, error(nil)
 	if requests == nil {
@@ -216,8 +228,8 @@ func (w *Watcher) Run(ctx context.Context) {
 	}
 
 	reflector := &reflector{
-		Watcher: w, shared: w.conn.sharedFor(w), requests: cache.ToListerWatcherWithContext(requests),
-		objects: reflect.TypeOf(w.kind.object), pageLimit: pageSize,
+		Watcher: w, requests: cache.ToListerWatcherWithContext(requests),
+		objects: reflect.TypeOf(w.kind.object), pageLimit: pageSize, refusals: refusedBackoff,
 	}
 	var pause restartPause
 	refusals := refusedBackoff
@@ -243,7 +255,7 @@ func (w *Watcher) Run(ctx context.Context) {
 		if errors.Is(err, errRelist) {
 			continue // nothing has failed
 		}
-		pause.wait(ctx, wake, began)
+		pause.wait(ctx, wake, reflector.relist, began)
 	}
 
 	if reflector.fits != nil {
@@ -260,7 +272,7 @@ func (r *reflector) recordProgress(n int) error {
 			h.furthest, h.lastProgress = n, time.Now()
 		}
 	})
-	return r.sink.budgetShare().checkListing(n, r.received.Load())
+	return r.checkListings(n, r.received.Load())
 }
 
 // WaitSynced returns once everything was listed. A listing may take long while it makes progress. It
@@ -272,7 +284,7 @@ func (w *Watcher) WaitSynced(ctx context.Context) error {
 	defer deadline.Stop()
 
 	for {
-		excess, changed := w.excess.Load()
+		excess, changed := w.source().excess.Load()
 		if excess != nil {
 			return &ProbeError{OverBudget, excess}
 		}
@@ -304,7 +316,7 @@ func (w *Watcher) WaitSynced(ctx context.Context) error {
 
 // Problem returns why the kind was not listed, as far as the API server gives a reason.
 func (w *Watcher) Problem() string {
-	if excess, _ := w.excess.Load(); excess != nil {
+	if excess, _ := w.source().excess.Load(); excess != nil {
 		return excess.Error()
 	}
 	switch failure := w.Health().failure; {
@@ -321,31 +333,29 @@ func (w *Watcher) Problem() string {
 // began.
 type restartPause struct{ pause time.Duration }
 
-// wait returns at once if what began then has lasted, and otherwise after a pause, or when it is woken, or
-// when ctx ends.
-func (p *restartPause) wait(ctx context.Context, wake <-chan struct{}, began time.Time) {
+// wait returns at once if what began then has lasted, and otherwise after a pause, or when it is woken, a listing is
+// requested, or ctx ends.
+func (p *restartPause) wait(ctx context.Context, wake, relist <-chan struct{}, began time.Time) {
 	lasted := time.Since(began)
 	if lasted > maxBackoff {
 		p.pause = 0
 	}
 	p.pause = min(max(2*p.pause, minBackoff), maxBackoff)
-	waitFor(ctx, p.pause-lasted, wake, nil)
+	waitFor(ctx, p.pause-lasted, wake, relist)
 }
 
 // isHealthy reports whether a watch is open on which every change arrives.
 func (w *Watcher) isHealthy() bool {
+	w = w.source()
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.via != nil {
-		return w.via.isHealthy()
-	}
 	return w.health.Open && time.Since(w.health.LastContact) < bookmarkLimit
 }
 
 // CheckHealth returns a [ProbeError] if changes may not arrive.
 func (w *Watcher) CheckHealth() error {
 	kind := w.kind.Resource.GroupResource()
-	excess, _ := w.excess.Load()
+	excess, _ := w.source().excess.Load()
 	switch refused := w.Health().Refused; {
 	case excess != nil:
 		return &ProbeError{OverBudget, excess}
@@ -433,57 +443,70 @@ func (w *Watcher) closeWatch(o openedWatch) {
 }
 
 // retry repeats a request until it succeeds, ctx ends, or it fails for a reason that only a new listing can
-// mend. It retries at once when the connection is reset. A missing resource, and an optional one that is
-// refused, it retries with a growing pause.
-func (w *Watcher) retry(ctx context.Context, request func(context.Context) error) error {
-	refusals, refusedSince := refusedBackoff, time.Time{}
+// mend, or one is requested. It retries at once when the connection is reset. A missing resource, and an optional one
+// that is refused, it retries with a growing pause.
+func (r *reflector) retry(ctx context.Context, request func(context.Context) error) error {
 	for backoff := minBackoff; ; backoff = min(2*backoff, maxBackoff) {
-		_, wake := w.conn.retryNow.Load()
+		_, wake := r.conn.retryNow.Load()
 		var asked time.Duration // by the API server
 		err := request(context.WithValue(ctx, retryAfterKey{}, &asked))
-		w.updateHealth(func(h *Health) { h.failure = err })
+		r.updateHealth(func(h *Health) { h.failure = err })
 		if err == nil {
+			r.refusals, r.refusedSince = refusedBackoff, time.Time{}
 			return nil
 		}
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
 
-		w.updateHealth(func(h *Health) { h.Errors[reasonLabel(err)]++ })
+		r.updateHealth(func(h *Health) { h.Errors[reasonLabel(err)]++ })
 		if needsListing(err) {
 			return err
 		}
 
-		pause := w.pauseAfter(backoff, asked)
+		pause := r.pauseAfter(backoff, asked)
 		switch reason := StatusReason(err); reason { //nolint:exhaustive // the others are worth another try soon
 		case metav1.StatusReasonNotFound, metav1.StatusReasonForbidden, metav1.StatusReasonUnauthorized:
-			w.updateHealth(func(h *Health) { h.Refused = reason })
+			r.updateHealth(func(h *Health) { h.Refused = reason })
 			if reason != metav1.StatusReasonUnauthorized {
-				if refusedSince.IsZero() {
-					refusedSince = time.Now()
-				}
-				w.recordRefusal(reason, refusedSince)
-				pause = jitter(refusals)
-				if reason == metav1.StatusReasonNotFound || w.optional {
-					refusals = min(2*refusals, maxRefusedBackoff)
-				}
+				pause = r.pauseAfterRefusal(reason)
 			}
 		}
 
-		if waitFor(ctx, pause, wake, nil) == wake {
-			refusals = refusedBackoff
+		switch waitFor(ctx, pause, wake, r.relist) {
+		case wake:
+			r.refusals = refusedBackoff
+		case r.relist:
+			return errRelist
 		}
 	}
 }
 
+// pauseAfterRefusal records a refusal, and returns the pause before the kind is requested again.
+func (r *reflector) pauseAfterRefusal(reason metav1.StatusReason) time.Duration {
+	if r.refusedSince.IsZero() {
+		r.refusedSince = time.Now()
+	}
+	r.recordRefusal(reason, r.refusedSince)
+	pause := jitter(r.refusals)
+	if reason == metav1.StatusReasonNotFound || r.optional {
+		r.refusals = min(2*r.refusals, maxRefusedBackoff)
+	}
+	return pause
+}
+
 // recordRefusal records that the API server has refused the kind without a break since a time.
 func (w *Watcher) recordRefusal(reason metav1.StatusReason, since time.Time) {
-	closeOnce(w.refusedOnce)
-	if reason == metav1.StatusReasonNotFound {
-		closeOnce(w.absentOnce)
-	}
-	if time.Since(since) >= denialLimit {
-		closeOnce(w.deniedOnce)
+	w.feeding.Lock()
+	defer w.feeding.Unlock()
+	for _, reader := range w.readers {
+		closeOnce(reader.refusedOnce)
+		if reason == metav1.StatusReasonNotFound {
+			closeOnce(reader.absentOnce)
+		}
+		if time.Since(since) >= denialLimit {
+			closeOnce(reader.deniedOnce)
+		}
 	}
 }
 
@@ -569,12 +592,11 @@ func (w *Watcher) updateHealth(f func(*Health)) {
 	f(&w.health)
 }
 
-// A reflector fills the sink of a Watcher. One goroutine uses it.
+// A reflector does the work of a Watcher. One goroutine uses it.
 type reflector struct {
 	*Watcher
-	shared   *Watcher // which it joins; nil for none
 	requests cache.ListerWatcherWithContext
-	objects  reflect.Type // that the sink takes
+	objects  reflect.Type // that sinks take
 
 	pageLimit int64           // objects asked for in a page
 	version   string          // the newest that was seen
@@ -582,13 +604,14 @@ type reflector struct {
 	listing   bool            // it has not come to its end
 	relist    <-chan struct{} // closes when another one is requested
 	fits      *time.Timer     // until what was refused is listed again; nil for not
-	received  atomic.Int64    // bytes of the listing that is under way
+
+	refusals     time.Duration // about the next pause after a refusal
+	refusedSince time.Time     // without a break; zero unless the last request was refused
+	received     atomic.Int64  // bytes of the listing that is under way
 }
 
 // listAndWatch lists everything and then applies changes, until what was missed cannot be had any more.
 func (r *reflector) listAndWatch(ctx context.Context) error {
-	joined := r.join(ctx)
-	defer joined.leave()
 	var requested uint64
 	requested, r.relist = r.relists.Load()
 	r.began, r.listing = time.Now(), true
@@ -612,24 +635,12 @@ func (r *reflector) listAndWatch(ctx context.Context) error {
 	}
 
 	r.version = version
-	live, err := joined.goLive(version)
-	if live || err != nil {
-		r.closeWatch(opened)
-		if err != nil {
-			return err
-		}
-		return r.receive(ctx, joined)
-	}
-	return r.applyChanges(ctx, opened, joined)
+	return r.applyChanges(ctx, opened)
 }
 
-// applyChanges stores and forwards the events of a watch of its own, which opened is if it is open already. It
-// ends when what was missed cannot be had any more, a listing is requested, or there is a relay to join
-// other than that of tried.
-func (r *reflector) applyChanges(ctx context.Context, opened openedWatch, tried *receiver) (err error) {
-	out := r.startRelay(r.version)
-	defer r.endRelay(out)
-	anew := interrupts{r.relist, func() (bool, <-chan struct{}) { return r.canJoin(tried) }}
+// applyChanges stores the events of a watch, which opened is if it is open already. It ends when what was missed
+// cannot be had any more, or a listing is requested.
+func (r *reflector) applyChanges(ctx context.Context, opened openedWatch) (err error) {
 	var pause restartPause
 
 	for {
@@ -640,22 +651,15 @@ func (r *reflector) applyChanges(ctx context.Context, opened openedWatch, tried 
 		}
 
 		_, wake := r.conn.retryNow.Load()
-		err = r.readEvents(opened, anew, func(e watch.Event, m metav1.Object) error {
-			err := r.applyEvent(e, m)
-			if err == nil {
-				out.forward(e, m)
-			}
-			return err
-		})
-
+		err = r.readEvents(opened, r.relist, r.applyEvent)
 		r.closeWatch(opened)
 		if err != nil || ctx.Err() != nil {
 			return err
 		}
-		if can, _ := r.canJoin(nil); can {
-			return errRejoin
+		pause.wait(ctx, wake, r.relist, opened.at) // a server that hangs up at once must not be asked in a tight loop
+		if fedwatch.IsClosed(r.relist) {
+			return errRelist
 		}
-		pause.wait(ctx, wake, opened.at) // a server that hangs up at once must not be asked in a tight loop
 		opened = openedWatch{}
 	}
 }
@@ -682,7 +686,8 @@ func (r *reflector) list(ctx context.Context) (w openedWatch, version string, er
 		r.closeWatch(w)
 	}
 
-	if isExcess(err) || errors.Is(err, errInterrupted) || ctx.Err() != nil {
+	endsHere := isExcess(err) || errors.Is(err, errInterrupted) || errors.Is(err, errRelist)
+	if endsHere || ctx.Err() != nil {
 		return openedWatch{}, "", err
 	}
 	version, err = r.listPages(ctx) // the API server cannot stream lists
@@ -694,10 +699,10 @@ var errInterrupted = errors.New("the watch broke off before everything was liste
 
 // readStream stores the initial events of a watch.
 func (r *reflector) readStream(w openedWatch) (version string, err error) {
-	listing := r.sink.NewListing()
-
+	r.beginListings()
 	through, count := errors.New("through"), 0
-	err = r.readEvents(w, interrupts{}, func(event watch.Event, object metav1.Object) error {
+
+	err = r.readEvents(w, nil, func(event watch.Event, object metav1.Object) error {
 		switch {
 		case event.Type == watch.Bookmark && object.GetAnnotations()[metav1.InitialEventsAnnotationKey] == "true":
 			version = object.GetResourceVersion()
@@ -705,13 +710,12 @@ func (r *reflector) readStream(w openedWatch) (version string, err error) {
 		case event.Type == watch.Bookmark:
 			return nil
 		case event.Type == watch.Deleted:
-			return listing.Delete(event.Object)
+			r.dropListed(object)
+			return nil
 		default:
 			count++
 			r.recordLag(object, false)
-			if err := listing.Update(event.Object); err != nil {
-				return err
-			}
+			r.takeListed(object)
 			return r.recordProgress(count)
 		}
 	})
@@ -720,7 +724,8 @@ func (r *reflector) readStream(w openedWatch) (version string, err error) {
 	case err == nil:
 		return "", errInterrupted
 	case errors.Is(err, through):
-		return version, r.sink.Replace(listing.Objects())
+		r.storeListings()
+		return version, nil
 	default:
 		return "", err
 	}
@@ -730,7 +735,9 @@ func (r *reflector) readStream(w openedWatch) (version string, err error) {
 // again with fewer objects. If the API server has forgotten the version of the first page before the last
 // one was read, the whole list is requested again with larger pages.
 func (r *reflector) listPages(ctx context.Context) (version string, err error) {
-	listing, count := r.sink.NewListing(), 0
+	r.beginListings()
+	count := 0
+
 	for next := ""; ; {
 		list, err := r.listPage(ctx, next)
 		if next != "" && isExpired(err) {
@@ -754,7 +761,8 @@ func (r *reflector) listPages(ctx context.Context) (version string, err error) {
 				return nil // it costs no other
 			}
 			r.recordLag(m, false)
-			return listing.Update(object)
+			r.takeListed(m)
+			return nil
 		})
 		if err != nil {
 			return "", err
@@ -767,7 +775,8 @@ func (r *reflector) listPages(ctx context.Context) (version string, err error) {
 
 		last := next
 		if next = listMeta.GetContinue(); next == "" {
-			return version, r.sink.Replace(listing.Objects())
+			r.storeListings()
+			return version, nil
 		}
 		if next == last || meta.LenList(list) == 0 {
 			return "", errors.New(
@@ -806,25 +815,17 @@ func (r *reflector) applyEvent(event watch.Event, object metav1.Object) error {
 
 	switch event.Type {
 	case watch.Bookmark:
-		return checkRefused(r.sink)
-	case watch.Deleted:
-		if err := r.sink.Delete(event.Object); err != nil {
-			return err
+		if r.anyShare(func(s *share) bool { return s.mayFit() || s.refusedGone() }) {
+			return errFits
 		}
-		if r.fits == nil && r.sink.budgetShare().mayFit() {
+	case watch.Deleted:
+		r.delete(object)
+		if r.fits == nil && r.anyShare((*share).mayFit) {
 			r.fits = time.AfterFunc(time.Until(r.began.Add(fitInterval)), r.Relist)
 		}
-		return nil
 	default:
 		r.recordLag(object, true)
-		return r.sink.Update(event.Object)
-	}
-}
-
-// checkRefused returns an error, at a bookmark, if what a Sink refused is to be listed again.
-func checkRefused(t Sink) error {
-	if share := t.budgetShare(); share.mayFit() || share.refusedGone() {
-		return errFits
+		r.update(object)
 	}
 	return nil
 }
@@ -841,34 +842,19 @@ func older(a, b string) bool {
 	return err == nil && order < 0
 }
 
-// interrupts are what ends a watch that is in order. The zero value has none.
-type interrupts struct {
-	relist  <-chan struct{}
-	canJoin func() (can bool, changed <-chan struct{})
-}
-
 // readEvents calls use with each event. It returns nil when the watch breaks and can be resumed, and an
-// error when an event is one, when use returns one, when it is interrupted, or when nothing came for
-// bookmarkLimit.
+// error when an event is one, when use returns one, when relist closes, or when nothing came for bookmarkLimit. A
+// listing has no relist: it is read to its end.
 func (r *reflector) readEvents(
-	opened openedWatch, anew interrupts, use func(watch.Event, metav1.Object) error,
+	opened openedWatch, relist <-chan struct{}, use func(watch.Event, metav1.Object) error,
 ) error {
 	silence := time.NewTimer(bookmarkLimit)
 	defer silence.Stop()
 
 	for {
-		var relays <-chan struct{}
-		if anew.canJoin != nil {
-			var can bool
-			if can, relays = anew.canJoin(); can {
-				return errRejoin
-			}
-		}
-
 		select {
-		case <-anew.relist:
+		case <-relist:
 			return errRelist
-		case <-relays: // another one, perhaps
 		case event, open := <-opened.ResultChan():
 			if !open {
 				return nil
@@ -884,7 +870,7 @@ func (r *reflector) readEvents(
 			}
 
 			r.recordContact()
-			if anew.relist != nil { // it is no listing
+			if relist != nil { // it is no listing
 				r.conn.pace(opened.ctx)
 			}
 			silence.Reset(bookmarkLimit)

@@ -42,7 +42,7 @@ func testNeverGivesUp(t *testing.T) {
 			return true, nil, errors.New("the API server is out of order")
 		})
 		x := newTestWriter(t, client)
-		x.load(t, someWorkload())
+		x.load(someWorkload())
 		ctx, cancel := context.WithCancel(t.Context())
 		x.loop = apply.NewLoop(logr.Discard(), x.loopConfig()) // without inputs
 		var wg sync.WaitGroup
@@ -73,7 +73,7 @@ func testNeverGivesUp(t *testing.T) {
 func TestServiceThatIsGone(t *testing.T) {
 	client := fake.NewClientset()
 	x := newTestWriter(t, client)
-	x.load(t, someWorkload())
+	x.load(someWorkload())
 	if err := x.reconcileService(t.Context(), key{Namespace: "ns", Name: "web"}); err != nil {
 		t.Fatal(err)
 	}
@@ -91,14 +91,10 @@ func TestServiceThatIsNotPublished(t *testing.T) {
 	f := newFederatedSlices(x.writer, x.Target)
 	slice := someSlice("web-1", view.ManagedBy)
 	slice.Labels[SourceLabel] = "east"
-	for _, err := range []error{
-		f.services.Replace([]any{someClientService()}),
-		f.slices.Replace([]any{slice}),
-		f.reconcileService(t.Context(), key{Namespace: "ns", Name: "web"}),
-	} {
-		if err != nil {
-			t.Fatal(err)
-		}
+	f.services.Replace([]any{someClientService()})
+	f.slices.Replace([]any{slice})
+	if err := f.reconcileService(t.Context(), key{Namespace: "ns", Name: "web"}); err != nil {
+		t.Fatal(err)
 	}
 	if actions := client.Actions(); len(actions) != 0 {
 		t.Errorf("requests %v", actions)
@@ -109,13 +105,11 @@ func TestServiceThatIsNotPublished(t *testing.T) {
 func TestSlicesThatAreLeftOut(t *testing.T) {
 	client := fake.NewClientset(someClientService())
 	x := newTestWriter(t, client)
-	x.load(t, someWorkload())
+	x.load(someWorkload())
 	kind := api.Typed(discoveryv1.SchemeGroupVersion, "endpointslices", "EndpointSlice", &discoveryv1.EndpointSlice{})
 	x.slices.UseBudget(api.NewBudget(api.Limits{Objects: 1}), kind.Ours())
 	for _, name := range []string{"web-1", "web-2"} {
-		if err := x.slices.Update(someSlice(name, x.managedBy)); err != nil {
-			t.Fatal(err)
-		}
+		x.slices.Update(someSlice(name, x.managedBy))
 	}
 	err := x.reconcileService(t.Context(), key{Namespace: "ns", Name: "web"})
 	if actions := client.Actions(); !errors.Is(err, errNotWhole) || len(actions) != 0 {
@@ -136,9 +130,7 @@ func TestSliceWithFinalizer(t *testing.T) {
 	x := newTestWriter(t, client)
 	reconcile := func(workloads ...any) *discoveryv1.EndpointSliceList {
 		t.Helper()
-		if err := x.workloads.Replace(workloads); err != nil {
-			t.Fatal(err)
-		}
+		x.workloads.Replace(workloads)
 		if err := x.reconcileService(t.Context(), key{Namespace: "ns", Name: "web"}); err != nil {
 			t.Fatal(err)
 		}
@@ -148,14 +140,12 @@ func TestSliceWithFinalizer(t *testing.T) {
 		}
 		return list
 	}
-	x.load(t)
+	x.load()
 	kept := reconcile(someWorkload()).Items[0]
 	x.catchUp(t, client)
 	reconcile()
 	kept.DeletionTimestamp = new(metav1.Now())
-	if err := x.slices.Update(&kept); err != nil {
-		t.Fatal(err)
-	}
+	x.slices.Update(&kept)
 	reconcile(someWorkload())
 }
 
@@ -174,7 +164,7 @@ func TestWritesAreCountedFromZero(t *testing.T) {
 		{"update", []any{moved}},
 		{"delete", nil},
 	} {
-		x.load(t, step.workloads...)
+		x.load(step.workloads...)
 		x.catchUp(t, client)
 		if err := x.reconcileService(t.Context(), key{Namespace: "ns", Name: "web"}); err != nil {
 			t.Fatal(err)
@@ -213,17 +203,10 @@ func someClientService() *corev1.Service {
 }
 
 // load gives the writer what it would have listed.
-func (x testWriter) load(t *testing.T, workloads ...any) {
-	t.Helper()
-	for _, err := range []error{
-		x.services.Replace([]any{someClientService()}),
-		x.slices.Replace(nil),
-		x.workloads.Replace(workloads),
-	} {
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
+func (x testWriter) load(workloads ...any) {
+	x.services.Replace([]any{someClientService()})
+	x.slices.Replace(nil)
+	x.workloads.Replace(workloads)
 }
 
 // catchUp shows the writer the slices that exist.
@@ -237,7 +220,5 @@ func (x testWriter) catchUp(t *testing.T, client *fake.Clientset) {
 	for i := range list.Items {
 		all = append(all, &list.Items[i])
 	}
-	if err := x.slices.Replace(all); err != nil {
-		t.Fatal(err)
-	}
+	x.slices.Replace(all)
 }

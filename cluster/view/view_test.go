@@ -212,16 +212,12 @@ type world struct {
 func (w *world) put(kind string, o metav1.Object) {
 	id := kind + " " + o.GetNamespace() + "/" + o.GetName()
 	w.log[id] = o
-	if err := w.kinds[kind].Store.Update(o); err != nil {
-		panic(err)
-	}
+	w.kinds[kind].Store.Update(o)
 }
 
 func (w *world) drop(kind string, o metav1.Object) {
 	delete(w.log, kind+" "+o.GetNamespace()+"/"+o.GetName())
-	if err := w.kinds[kind].Store.Delete(o); err != nil {
-		panic(err)
-	}
+	w.kinds[kind].Store.Delete(o)
 }
 
 func newWorld(r *Reconciler) *world {

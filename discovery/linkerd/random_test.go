@@ -324,9 +324,9 @@ func (w world) change() {
 	case !read:
 		return
 	case w.in(4):
-		_ = k.Store.Delete(o)
+		k.Store.Delete(o)
 	default:
-		_ = k.Store.Update(o)
+		k.Store.Update(o)
 	}
 }
 

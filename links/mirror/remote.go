@@ -66,11 +66,9 @@ func (r *remoteCluster) remoteServiceChanged(k api.Key) {
 // Replace stores a complete listing. A Service that it lacks counts as absent, unless that would remove more
 // than half of the cluster's mirrors and memberships, and more than 3. Such a removal is held until every
 // listing of the next confirmAfter, and one after that, lack as many.
-func (r *remoteCluster) Replace(objects []any) error {
+func (r *remoteCluster) Replace(objects []any) {
 	r.complete.Store(false)
-	if err := r.Store.Replace(objects); err != nil {
-		return err
-	}
+	r.Store.Replace(objects)
 
 	all, missing := r.term.countMissing(r.name, func(k api.Key) bool {
 		_, found := r.Get(k)
@@ -94,7 +92,6 @@ func (r *remoteCluster) Replace(objects []any) error {
 	}
 
 	r.term.setRemote(r)
-	return nil
 }
 
 func (r *remoteCluster) stopTimer() {
