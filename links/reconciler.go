@@ -18,7 +18,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/dynamic"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/events"
 
 	"github.com/fingerpost/fingerpost/cluster"
@@ -89,7 +88,6 @@ type Reconciler struct {
 	conn        *api.Connection
 	dynamic     dynamic.Interface
 	discovery   discovery.DiscoveryInterface
-	reviews     kubernetes.Interface // for what it lacks rights
 	links       *api.Informer[*Link]
 	controllers *secretNamespace    // the controller namespace
 	clusters    *apply.Loop[string] // by name
@@ -169,9 +167,6 @@ func NewReconciler(
 	reconciler.discovery, err = discovery.NewDiscoveryClientForConfigAndClient(conn.Config, conn.HTTPClient)
 	if err != nil {
 		return nil, fmt.Errorf("client for discovery: %w", err)
-	}
-	if reconciler.reviews, err = kubernetes.NewForConfigAndClient(conn.Config, conn.HTTPClient); err != nil {
-		return nil, fmt.Errorf("client for reviews: %w", err)
 	}
 
 	reconciler.metrics = newConditionMetrics(reconciler)

@@ -22,12 +22,14 @@ import (
 	"github.com/go-logr/logr/funcr"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/client-go/tools/events"
 
 	"github.com/fingerpost/fingerpost/cluster"
 	"github.com/fingerpost/fingerpost/cluster/api"
 	"github.com/fingerpost/fingerpost/cluster/apitest"
+	"github.com/fingerpost/fingerpost/cluster/apply"
 	"github.com/fingerpost/fingerpost/cluster/checkpoint"
 	"github.com/fingerpost/fingerpost/federation"
 )
@@ -143,7 +145,10 @@ func (f *fleet) newReplica() *replica {
 func (r *replica) lead() {
 	term, cancel := context.WithCancel(r.fleet.ctx)
 	ended := make(chan error)
-	go func() { ended <- r.reconciler.WriteStatus(term) }()
+	client, err := kubernetes.NewForConfigAndClient(r.reconciler.conn.Config, r.reconciler.conn.HTTPClient)
+	r.fleet.must(err)
+	permissions := apply.NewPermissions(logr.Discard(), client)
+	go func() { ended <- r.reconciler.WriteStatus(term, permissions) }()
 	r.end = func() {
 		cancel()
 		r.fleet.must(<-ended)

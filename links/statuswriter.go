@@ -9,12 +9,12 @@ import (
 	"strings"
 	"time"
 
-	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/wait"
@@ -88,14 +88,15 @@ const (
 // which is the only one to set attempt and recorded of its report.
 type statusWriter struct {
 	*Reconciler
-	loop       *apply.Loop[api.Key]
-	undeclared undeclared // mu guards it
+	loop        *apply.Loop[api.Key]
+	permissions *apply.Permissions
+	undeclared  undeclared // mu guards it
 }
 
 // WriteStatus writes the status of all Links until term ends. It is a task of the local cluster's Lease: two
 // calls must not overlap, in all replicas.
-func (r *Reconciler) WriteStatus(term context.Context) error {
-	writer := &statusWriter{Reconciler: r}
+func (r *Reconciler) WriteStatus(term context.Context, permissions *apply.Permissions) error {
+	writer := &statusWriter{Reconciler: r, permissions: permissions}
 	writer.loop = apply.NewLoop(r.log, apply.Config[api.Key]{
 		Reconcile: writer.write, Background: []func(context.Context){writer.resync},
 		Failed: writer.logNotWritten, Workers: statusWorkers,
@@ -400,18 +401,18 @@ func (w *statusWriter) addUndeclared(link *Link, fields []string) {
 // whyForbidden returns why the status of a Link may not be written: a right is missing, or something else refuses it,
 // such as a policy.
 func (w *statusWriter) whyForbidden(ctx context.Context, l *Link, forbidden error) string {
-	review, err := api.ReviewAccess(ctx, w.reviews, authorizationv1.ResourceAttributes{
-		Group: Group, Resource: linkerd.Links.Resource, Subresource: "status", Verb: "patch",
-		Namespace: l.key.Namespace, Name: l.key.Name,
+	err := w.permissions.ReviewRefused(ctx, apply.Permission{
+		Resource:  schema.GroupResource{Group: Group, Resource: linkerd.Links.Resource + "/status"},
+		Namespace: l.key.Namespace, Name: l.key.Name, Verbs: []string{"patch"},
 	})
 	switch {
+	case apply.IsMissingPermissions(err):
+		return "grant patch on links/status in " + Group
 	case err != nil:
 		return "the API server refuses them: " + truncate(oneLine(forbidden))
-	case review.Allowed:
+	default:
 		return "the API server refuses them, although patch on links/status is granted: " +
 			truncate(oneLine(forbidden))
-	default:
-		return "grant patch on links/status in " + Group
 	}
 }
 

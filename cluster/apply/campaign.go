@@ -24,13 +24,8 @@ import (
 	"github.com/fingerpost/fingerpost/federation/watch"
 )
 
-const (
-	// Permissions that are missing are reviewed again after firstPermissionRetry, as they may be while RBAC is
-	// replaced, and then ever more rarely, up to permissionRetry.
-	firstPermissionRetry, permissionRetry = 10 * time.Second, 5 * time.Minute
-
-	nothingRetry = time.Minute // until a task that had nothing to write is asked again
-)
+// nothingRetry is until a task that had nothing to write is asked again.
+const nothingRetry = time.Minute
 
 // ErrNothingToWrite is returned by [Task.Review] if a cluster has nothing to write about, such as a kind that it
 // does not serve. Then the Lease is left to other candidates.
@@ -43,8 +38,11 @@ type Task struct {
 	// Wanted reports whether the task is to run in a cluster; nil: in each.
 	Wanted func(cluster.Spec) bool
 
-	// Review returns nil if the task can run: a [MissingPermissions] or [ErrNothingToWrite] if it cannot, or why
-	// that is not known. nil: it always can.
+	// Needs are the permissions without which the task cannot run.
+	Needs []Permission
+
+	// Review returns nil if a task with these permissions can run: [ErrNothingToWrite] if it cannot, or why that is
+	// not known. nil: it always can.
 	Review func(ctx context.Context, t *Target) error
 
 	// Run writes until the term ends, and returns nil then. If it returns before, with or without an error, it is
@@ -105,9 +103,6 @@ func (c *Campaign) Add(leaseName string, task Task) {
 	if c.tasks[leaseName] == nil {
 		c.leases = append(c.leases, leaseName)
 	}
-	if task.Review == nil {
-		task.Review = func(context.Context, *Target) error { return nil }
-	}
 	c.tasks[leaseName] = append(c.tasks[leaseName], task)
 }
 
@@ -149,6 +144,8 @@ type Target struct {
 	Log     logr.Logger
 	Owners  Owners
 
+	Permissions *Permissions
+
 	campaign *Campaign
 	identity string // in Leases; unique, because two Targets of one replica overlap while credentials are replaced
 
@@ -182,6 +179,7 @@ func (c *Campaign) newTarget(spec cluster.Spec, conn *api.Connection) (*Target, 
 	if target.Dynamic, err = dynamic.NewForConfigAndClient(conn.Config, client); err != nil {
 		return nil, fmt.Errorf("client for custom resources: %w", err)
 	}
+	target.Permissions = NewPermissions(target.Log, target.Client)
 	return target, nil
 }
 
@@ -292,21 +290,21 @@ func (k *candidacy) runWhilePermitted(ctx context.Context, tasks []Task) {
 
 // review returns nil if the Lease can be campaigned for and one of the tasks can run, or why none can.
 func (k *candidacy) review(ctx context.Context, tasks []Task) error {
-	if err := k.reviewLease(ctx); err != nil {
+	if err := k.Permissions.Review(ctx, k.leaseRights()); err != nil {
 		return err
 	}
 	k.mu.Lock()
 	clear(k.problems)
 	k.mu.Unlock()
 	for _, t := range tasks {
-		k.setProblem(t, t.Review(ctx, k.Target))
+		k.setProblem(t, t.review(ctx, k.Target))
 	}
 	return k.problemOfAll(tasks)
 }
 
-// reviewLease returns nil if the Lease can be campaigned for.
-func (k *candidacy) reviewLease(ctx context.Context) error {
-	return Review(ctx, k.Client, leasePermission(k.config.Namespace, "get", "list", "watch", "create", "update"))
+// leaseRights are those without which the Lease cannot be campaigned for.
+func (k *candidacy) leaseRights() Permission {
+	return leasePermission(k.config.Namespace, "get", "list", "watch", "create", "update")
 }
 
 // lead runs each of the tasks in one term. It returns an error if none can run any more, so that the Lease is
@@ -342,7 +340,7 @@ func (k *candidacy) lead(term context.Context, tasks []Task) error {
 
 // runTask reviews and runs one task, and returns why it waits unless the term has ended.
 func (k *candidacy) runTask(term context.Context, task Task) error {
-	err := task.Review(term, k.Target)
+	err := task.review(term, k.Target)
 	if err == nil {
 		k.setProblem(task, nil)
 		err = task.Run(term, k.Target)
@@ -357,6 +355,15 @@ func (k *candidacy) runTask(term context.Context, task Task) error {
 	k.Log.Info("A task of the Lease waits", "lease", k.config.Name, "task", task.Name, "reason", err.Error())
 	k.setProblem(task, err)
 	return err
+}
+
+// review returns nil if the task can run, or why it cannot.
+func (t Task) review(ctx context.Context, target *Target) error {
+	err := target.Permissions.Review(ctx, t.Needs...)
+	if err != nil || t.Review == nil {
+		return err
+	}
+	return t.Review(ctx, target)
 }
 
 // cannotRun reports whether an error of a task means that it cannot run with the permissions, and the kinds, that
@@ -419,18 +426,21 @@ func (k *candidacy) newRetry() *retry { return &retry{candidacy: k, lacking: fir
 
 // wait waits for seconds, and ever longer while permissions are missing.
 func (r *retry) wait(ctx context.Context, err error) {
-	if time.Since(r.began) > permissionRetry {
+	if time.Since(r.began) > PermissionRetry {
 		r.lacking = firstPermissionRetry
 	}
 
 	d := r.campaign.options.Timing.Duration
+	least := d / 2
 	switch {
 	case lacksPermission(err):
-		d, r.lacking = r.lacking, min(2*r.lacking, permissionRetry)
+		d, r.lacking = r.lacking, min(2*r.lacking, PermissionRetry)
+		least = d // an earlier answer would be the last one
 	case errors.Is(err, ErrNothingToWrite):
+		least = nothingRetry / 2
 		d = nothingRetry
 	}
-	r.pause(ctx, d/2+time.Duration(rand.Int63nRange(0, int64(d))))
+	r.pause(ctx, least+time.Duration(rand.Int63nRange(0, int64(d))))
 }
 
 // pause waits, but no longer than until the connection has new credentials, or ctx ends.
@@ -440,6 +450,7 @@ func (t *Target) pause(ctx context.Context, d time.Duration) {
 	select {
 	case <-timer.C:
 	case <-t.Conn.Changed():
+		t.Permissions.forgetAll()
 	case <-ctx.Done():
 	}
 }
@@ -473,7 +484,7 @@ func (k *candidacy) elect(ctx context.Context, delay time.Duration, lead func(te
 	}
 
 	if apierrors.IsForbidden(err) {
-		if missing := k.reviewLease(ctx); IsMissingPermissions(missing) {
+		if missing := k.Permissions.ReviewRefused(ctx, k.leaseRights()); IsMissingPermissions(missing) {
 			return missing // it names the right
 		}
 	}

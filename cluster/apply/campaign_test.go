@@ -145,10 +145,10 @@ func TestTasksOfOneLease(t *testing.T) {
 			t.Errorf("the Lease is held by %s", holder)
 		}
 		refused[0].Store(false)
-		pass(2 * permissionRetry)
+		pass(2 * PermissionRetry)
 		expect("when one is granted", 1, 0, cluster.ReadOnly)
 		refused[1].Store(false)
-		pass(2 * permissionRetry)
+		pass(2 * PermissionRetry)
 		expect("when both are granted", 1, 1, cluster.Holding)
 		apply(false)
 		pass(time.Minute)

@@ -38,12 +38,11 @@ var needed = []apply.Permission{
 
 // listingsTask returns the task that is added to a Campaign.
 func listingsTask(store *federation.Store) apply.Task {
-	review := func(ctx context.Context, t *apply.Target) error { return apply.Review(ctx, t.Client, needed...) }
 	run := func(term context.Context, t *apply.Target) error {
 		l := &listings{Target: t}
 		l.loop = apply.NewLoop(t.Log, apply.Config[api.Key]{
 			Begin:     func() { l.loop.Enqueue(append(l.services.Keys(), l.written.Keys()...)...) },
-			Reconcile: l.reconcile, Store: store, Review: func(ctx context.Context) error { return review(ctx, t) },
+			Reconcile: l.reconcile, Store: store, Needs: needed, Permissions: t.Permissions,
 		})
 		enqueue := func(k api.Key) { l.loop.Enqueue(k) }
 		kind := api.Typed(corev1.SchemeGroupVersion, "services", "Service", &corev1.Service{})
@@ -62,7 +61,7 @@ func listingsTask(store *federation.Store) apply.Task {
 		l.loop.Read(l.written, needed[1])
 		return l.loop.Run(term)
 	}
-	return apply.Task{Name: us, Wanted: func(s cluster.Spec) bool { return s.Local }, Review: review, Run: run}
+	return apply.Task{Name: us, Wanted: func(s cluster.Spec) bool { return s.Local }, Needs: needed, Run: run}
 }
 
 // reconcile makes the ConfigMap of a Service what it should be. A conflict is an error, which is retried, and so is

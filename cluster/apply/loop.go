@@ -22,9 +22,6 @@ import (
 	"github.com/fingerpost/fingerpost/federation/watch"
 )
 
-// reviewEvery is how often permissions are reviewed, at most, while requests are forbidden: many may be.
-const reviewEvery = 10 * time.Second
-
 // An Input is what a Loop reads, such as an [api.Informer]. The owner of its records enqueues the keys that a
 // change bears on.
 type Input interface {
@@ -49,10 +46,11 @@ type Config[K comparable] struct {
 	// Background runs beside the workers, from Begin to the end.
 	Background []func(ctx context.Context)
 
-	// Review returns a [MissingPermissions] if a permission that every key needs is missing. It is called after a
-	// Forbidden response, which ends the Loop if a permission is missing; otherwise the refusal concerns that
-	// object, as by a quota or a webhook, and is a failure like another.
-	Review func(ctx context.Context) error
+	// Needs are the permissions that every key needs. They are reviewed after a Forbidden response, which ends the
+	// Loop if one is missing; otherwise the refusal concerns that object, as by a quota or a webhook, and is a
+	// failure like another.
+	Needs       []Permission
+	Permissions *Permissions // nil: nothing is reviewed
 
 	// Failed is called for each error that is retried with back-off and is no Retry. failures counts those in a
 	// row.
@@ -86,7 +84,7 @@ func (r *Retry) Unwrap() error { return r.Err }
 //	   ^                   |
 //	   |                   +-------> error, Retry{0} ---------> enqueued after 200 ms, 400 ms, ... a minute
 //	   |                   +-------> Retry{After} ------------> enqueued After
-//	   |                   '-------> Forbidden, and Review finds a permission missing: the Loop ends
+//	   |                   '-------> Forbidden, and a permission is missing: the Loop ends
 //	   |
 //	   '-- an input has changed, or the Snapshot that the key follows
 //
@@ -107,7 +105,6 @@ type Loop[K comparable] struct {
 	mu       sync.Mutex
 	followed map[K][]*federation.Watch
 	ended    bool
-	reviewed time.Time // when permissions were last reviewed
 }
 
 type input struct {
@@ -334,21 +331,11 @@ func (l *Loop[K]) reconcile(ctx context.Context, k K) (err error) {
 // review returns a [MissingPermissions] if a response was Forbidden because a permission is missing that all keys
 // need.
 func (l *Loop[K]) review(ctx context.Context, err error) error {
-	if l.config.Review == nil || !apierrors.IsForbidden(err) ||
+	if !apierrors.IsForbidden(err) ||
 		apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
 		return nil
 	}
-	l.mu.Lock()
-	due := time.Since(l.reviewed) >= reviewEvery
-	if due {
-		l.reviewed = time.Now()
-	}
-	l.mu.Unlock()
-
-	if !due {
-		return nil
-	}
-	if err := l.config.Review(ctx); IsMissingPermissions(err) {
+	if err := l.config.Permissions.ReviewRefused(ctx, l.config.Needs...); IsMissingPermissions(err) {
 		return err
 	}
 	return nil

@@ -126,32 +126,30 @@ func TestListedAfterRefusal(t *testing.T) {
 
 // A Loop ends if an input is denied, and if a response is Forbidden because a permission is missing.
 func TestMissingPermissionEndsTheLoop(t *testing.T) {
-	missing := &MissingPermissions{[]Permission{services}}
 	forbidden := apierrors.NewForbidden(services.Resource, "web", errors.New("by RBAC, or by a quota"))
 	for name, c := range map[string]struct {
-		review error
-		want   bool
+		body string // of the review
+		want bool
 	}{
-		"missing":     {missing, true},
-		"granted":     {nil, false},
-		"unreachable": {errors.New("the API server does not answer"), false},
+		"missing":     {`{"status": {"allowed": false}}`, true},
+		"granted":     {`{"status": {"allowed": true}}`, false},
+		"unreachable": {"", false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				reviews := 0
+				answers := &reviews{body: c.body}
+				one := services
+				one.Verbs = one.Verbs[:1]
 				var l *Loop[string]
 				l = NewLoop(logr.Discard(), Config[string]{
 					Reconcile: func(context.Context, string) error { return fmt.Errorf("create: %w", forbidden) },
 					Begin:     func() { l.Enqueue("a", "b") },
-					Review: func(context.Context) error {
-						reviews++
-						return c.review
-					},
+					Needs:     []Permission{one}, Permissions: NewPermissions(logr.Discard(), answers.client(t)),
 				})
 				end := inLoop(t, l)
 				pass(5 * time.Second)
-				if reviews != 1 {
-					t.Errorf("%d reviews in five seconds", reviews)
+				if n := answers.count; n != 1 && c.body != "" {
+					t.Errorf("%d reviews in five seconds", n)
 				}
 				if err := end(); IsMissingPermissions(err) != c.want {
 					t.Errorf("the Loop has ended with %v", err)

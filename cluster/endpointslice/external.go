@@ -46,7 +46,7 @@ type externalSlices struct {
 
 func newExternalSlices(w *Writer, t *apply.Target) *externalSlices {
 	e := &externalSlices{
-		sliceWriter: newSliceWriter(w, t, externalManagedBy, reviewExternal),
+		sliceWriter: newSliceWriter(w, t, externalManagedBy, externalPermissions),
 		workloadsIn: map[string]map[string]*workloadRecord{},
 	}
 	e.content = e

@@ -48,7 +48,7 @@ func newFederatedSlices(w *Writer, t *apply.Target) *federatedSlices {
 		f.events = newServiceEvents(w.options.Events)
 		background = append(background, f.followClusters, f.reportLeftTo)
 	}
-	f.sliceWriter = newSliceWriter(w, t, view.ManagedBy, reviewFederated, background...)
+	f.sliceWriter = newSliceWriter(w, t, view.ManagedBy, permissions, background...)
 	f.content = f
 	return f
 }

@@ -25,17 +25,12 @@ var permissions = []apply.Permission{
 	{Resource: serviceResource, Verbs: []string{"get", "list", "watch"}},
 }
 
-// reviewFederated returns nil if slices of federated Services can be written.
-func reviewFederated(ctx context.Context, t *apply.Target) error {
-	return apply.Review(ctx, t.Client, permissions...)
-}
+// externalPermissions are those that slices of ExternalWorkloads need.
+var externalPermissions = append(slices.Clip(permissions),
+	apply.Permission{Resource: linkerd.ExternalWorkloads, Verbs: readVerbs})
 
-// reviewExternal returns nil if slices of ExternalWorkloads can be written.
+// reviewExternal returns nil if the cluster serves ExternalWorkloads.
 func reviewExternal(ctx context.Context, t *apply.Target) error {
-	workloads := apply.Permission{Resource: linkerd.ExternalWorkloads, Verbs: readVerbs}
-	if err := apply.Review(ctx, t.Client, append(slices.Clip(permissions), workloads)...); err != nil {
-		return err
-	}
 	_, err := listWorkloads(ctx, t.Dynamic, metav1.NamespaceAll, metav1.ListOptions{Limit: 1})
 	if apierrors.IsNotFound(err) {
 		return apply.ErrNothingToWrite

@@ -110,7 +110,7 @@ func keepAll(*discoveryv1.EndpointSlice) bool { return true }
 
 // newSliceWriter returns a sliceWriter without content.
 func newSliceWriter(
-	writer *Writer, target *apply.Target, managedBy string, review func(context.Context, *apply.Target) error,
+	writer *Writer, target *apply.Target, managedBy string, needs []apply.Permission,
 	background ...func(context.Context),
 ) *sliceWriter {
 	term := &sliceWriter{
@@ -124,7 +124,7 @@ func newSliceWriter(
 	writer.metrics.beginAtZero(term.Name, managedBy)
 
 	config := term.loopConfig()
-	config.Review = func(ctx context.Context) error { return review(ctx, target) }
+	config.Needs, config.Permissions = needs, target.Permissions
 	config.Background = background
 	term.loop = apply.NewLoop(term.Log, config)
 	services := api.Typed(corev1.SchemeGroupVersion, "services", "Service", &corev1.Service{})

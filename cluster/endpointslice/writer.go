@@ -57,6 +57,7 @@ func (w *Writer) AddTo(campaign *apply.Campaign) {
 	if w.options.External {
 		campaign.Add(linkerd.ExternalWorkloadsLease, apply.Task{
 			Name:   "slices of ExternalWorkloads",
+			Needs:  externalPermissions,
 			Review: reviewExternal,
 			Run: func(term context.Context, t *apply.Target) error {
 				return newExternalSlices(w, t).loop.Run(term)
@@ -68,7 +69,7 @@ func (w *Writer) AddTo(campaign *apply.Campaign) {
 		campaign.Add(apply.OwnLease, apply.Task{
 			Name:   "slices of federated Services",
 			Wanted: func(s cluster.Spec) bool { return s.Local || s.Slices },
-			Review: reviewFederated,
+			Needs:  permissions,
 			Run: func(term context.Context, t *apply.Target) error {
 				return newFederatedSlices(w, t).run(term)
 			},

@@ -19,6 +19,7 @@ import (
 
 	"github.com/fingerpost/fingerpost/cluster"
 	"github.com/fingerpost/fingerpost/cluster/api"
+	"github.com/fingerpost/fingerpost/cluster/apply"
 	"github.com/fingerpost/fingerpost/e2e/mesh"
 	"github.com/fingerpost/fingerpost/federation"
 	"github.com/fingerpost/fingerpost/links"
@@ -118,8 +119,11 @@ func (m *mirroring) run() {
 	var ctx context.Context
 	ctx, m.term = context.WithCancel(m.t.Context())
 	m.over = make(chan error, 1)
-	go func() { m.over <- m.mirror.Run(ctx, m.conn) }()
-	go func() { m.over <- m.links.WriteStatus(ctx) }()
+	client, err := kubernetes.NewForConfigAndClient(m.conn.Config, m.conn.HTTPClient)
+	m.do(err)
+	permissions := apply.NewPermissions(logr.Discard(), client)
+	go func() { m.over <- m.mirror.Run(ctx, m.conn, permissions) }()
+	go func() { m.over <- m.links.WriteStatus(ctx, permissions) }()
 }
 
 func (m *mirroring) stop() {

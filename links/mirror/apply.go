@@ -78,10 +78,16 @@ func (t *term) finishPlan(key api.Key, plan namePlan, err error) error {
 		for i := range plan.results {
 			plan.results[i].reason = reasonMissingNamespace
 		}
-		retried = &apply.Retry{After: permissionRetry, Err: err}
-	case errors.As(err, new(errNoPermission)) || apierrors.IsForbidden(err) || apierrors.IsInvalid(err):
+		retried = &apply.Retry{After: apply.PermissionRetry, Err: err}
+	case apply.IsMissingPermissions(err):
 		failResults(plan.results, err.Error())
-		retried = &apply.Retry{After: permissionRetry, Err: err}
+		for i := range plan.results {
+			plan.results[i].forbidden = true
+		}
+		retried = &apply.Retry{After: apply.PermissionRetry, Err: err}
+	case apierrors.IsForbidden(err) || apierrors.IsInvalid(err):
+		failResults(plan.results, err.Error())
+		retried = &apply.Retry{After: apply.PermissionRetry, Err: err}
 	default:
 		failResults(plan.results, err.Error())
 		retried = err
@@ -127,13 +133,13 @@ func (t *term) applyNamespaced(ctx context.Context, k api.Key, p namePlan, exist
 
 // isRefusal reports whether it is certain that nothing was created. After another error it may have been.
 func isRefusal(err error) bool {
-	return errors.As(err, new(errNoPermission)) || errors.As(err, new(errNameTaken)) ||
+	return apply.IsMissingPermissions(err) || errors.As(err, new(errNameTaken)) ||
 		apierrors.IsForbidden(err) || apierrors.IsInvalid(err) || apierrors.IsNotFound(err)
 }
 
 func (t *term) createNamespace(ctx context.Context, name string, labels map[string]string) error {
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}}
-	return t.withPermission(ctx, writePermission{"create", "namespaces", ""}, func() error {
+	return t.withPermission(ctx, permission("create", "namespaces", ""), func() error {
 		options := metav1.CreateOptions{FieldManager: fieldManager}
 		_, err := t.core.CoreV1().Namespaces().Create(ctx, namespace, options)
 		if apierrors.IsAlreadyExists(err) {
@@ -185,7 +191,7 @@ func (t *term) applyService(ctx context.Context, key api.Key, want, is *corev1.S
 		return ignoreNotFound(err)
 	}
 
-	return t.withPermission(ctx, writePermission{"patch", "services", key.Namespace}, func() error {
+	return t.withPermission(ctx, permission("patch", "services", key.Namespace), func() error {
 		_, err := client.Apply(ctx, serviceConfiguration(want, is.UID, version), applyOptions)
 		return ignoreNotFound(err)
 	})
@@ -213,12 +219,12 @@ type mirrorClient[T mirrorObject] interface {
 func create[T mirrorObject](
 	ctx context.Context, t *term, client mirrorClient[T], resource string, want T, taken func(found T) error,
 ) error {
-	return t.withPermission(ctx, writePermission{"create", resource, want.GetNamespace()}, func() error {
+	return t.withPermission(ctx, permission("create", resource, want.GetNamespace()), func() error {
 		_, err := client.Create(ctx, want, metav1.CreateOptions{FieldManager: fieldManager})
 		if !apierrors.IsAlreadyExists(err) {
 			return err
 		}
-		if err := t.permissions.require(ctx, writePermission{"get", resource, want.GetNamespace()}); err != nil {
+		if err := t.permissions.Require(ctx, permission("get", resource, want.GetNamespace())); err != nil {
 			return err
 		}
 
@@ -238,7 +244,7 @@ func takeOver[T mirrorObject](
 	if shared || len(updaters(is)) == 0 {
 		return is.GetResourceVersion(), nil
 	}
-	err = term.permissions.require(ctx, writePermission{"get", resource, is.GetNamespace()})
+	err = term.permissions.Require(ctx, permission("get", resource, is.GetNamespace()))
 	if err != nil {
 		return "", err
 	}
@@ -261,7 +267,7 @@ func takeOver[T mirrorObject](
 		return "", err
 	}
 
-	err = term.withPermission(ctx, writePermission{"patch", resource, is.GetNamespace()}, func() error {
+	err = term.withPermission(ctx, permission("patch", resource, is.GetNamespace()), func() error {
 		options := metav1.PatchOptions{FieldManager: fieldManager}
 		now, err = client.Patch(ctx, is.GetName(), types.MergePatchType, patch, options)
 		return err
@@ -285,7 +291,7 @@ func (t *term) deleteService(ctx context.Context, k api.Key, is *corev1.Service)
 		return err
 	}
 	t.log.Info("Deleting a mirror", "service", k.String())
-	return t.withPermission(ctx, writePermission{"delete", "services", k.Namespace}, func() error {
+	return t.withPermission(ctx, permission("delete", "services", k.Namespace), func() error {
 		return ignoreNotFound(t.core.CoreV1().Services(k.Namespace).Delete(ctx, k.Name, apply.IfUnchanged(is)))
 	})
 }
@@ -298,7 +304,7 @@ func (t *term) applyEndpoints(ctx context.Context, key api.Key, p namePlan, is *
 	case want == nil && (p.keepEndpoints || is == nil || !isOurs(is)):
 		return nil
 	case want == nil:
-		return t.withPermission(ctx, writePermission{"delete", "endpoints", key.Namespace}, func() error {
+		return t.withPermission(ctx, permission("delete", "endpoints", key.Namespace), func() error {
 			return ignoreNotFound(client.Delete(ctx, key.Name, apply.IfUnchanged(is)))
 		})
 	}
@@ -324,7 +330,7 @@ func (t *term) applyEndpoints(ctx context.Context, key api.Key, p namePlan, is *
 	if err != nil {
 		return ignoreNotFound(err)
 	}
-	return t.withPermission(ctx, writePermission{"patch", "endpoints", key.Namespace}, func() error {
+	return t.withPermission(ctx, permission("patch", "endpoints", key.Namespace), func() error {
 		_, err := client.Apply(ctx, endpointsConfiguration(want, is.UID, version), applyOptions)
 		return ignoreNotFound(err)
 	})
@@ -356,16 +362,15 @@ func ignoreNotFound(err error) error {
 	return err
 }
 
+// permission is one for a verb on a core resource in a namespace; empty: in all.
+func permission(verb, resource, namespace string) apply.Permission {
+	return apply.Permission{Resource: corev1.Resource(resource), Namespace: namespace, Verbs: []string{verb}}
+}
+
 // withPermission writes if we have the permission, and counts the write.
-func (t *term) withPermission(ctx context.Context, needed writePermission, write func() error) error {
-	err := t.permissions.require(ctx, needed)
-	if err == nil {
-		err = write()
-		if apierrors.IsForbidden(err) {
-			t.permissions.invalidate(needed)
-		}
-	}
-	t.metrics.countWrite(needed.resource, needed.verb, err)
+func (t *term) withPermission(ctx context.Context, needed apply.Permission, write func() error) error {
+	err := t.permissions.Do(ctx, needed, write)
+	t.metrics.countWrite(needed.Resource.Resource, needed.Verbs[0], err)
 	return err
 }
 

@@ -2,7 +2,6 @@ package mirror
 
 import (
 	"cmp"
-	"errors"
 	"strconv"
 	"strings"
 	"time"
@@ -11,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/fingerpost/fingerpost/cluster/api"
+	"github.com/fingerpost/fingerpost/cluster/apply"
 )
 
 // metrics are those of Linkerd's service mirror, and some of our own.
@@ -127,7 +127,7 @@ func (m *metrics) countWrite(resource, verb string, err error) {
 	reason := ""
 	if err != nil {
 		reason = cmp.Or(string(api.StatusReason(err)), unknownReason)
-		if errors.As(err, new(errNoPermission)) {
+		if apply.IsMissingPermissions(err) {
 			reason = string(metav1.StatusReasonForbidden)
 		}
 	}

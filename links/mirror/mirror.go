@@ -12,6 +12,7 @@ import (
 
 	"github.com/fingerpost/fingerpost/cluster"
 	"github.com/fingerpost/fingerpost/cluster/api"
+	"github.com/fingerpost/fingerpost/cluster/apply"
 	"github.com/fingerpost/fingerpost/federation"
 	"github.com/fingerpost/fingerpost/federation/watch"
 	"github.com/fingerpost/fingerpost/links"
@@ -94,11 +95,11 @@ func (m *Mirror) Engage(ctx context.Context, spec *watch.Value[cluster.Spec], co
 
 // Run writes until ctx ends, and returns after every goroutine that it started. It keeps no state of an
 // earlier Run. Two Runs must not overlap. It reads the local cluster's Services over engaged, the connection of
-// an engagement, whose watch it shares.
-func (m *Mirror) Run(ctx context.Context, engaged *api.Connection) error {
+// an engagement, whose watch it shares, and writes what permissions allow.
+func (m *Mirror) Run(ctx context.Context, engaged *api.Connection, permissions *apply.Permissions) error {
 	defer m.metrics.forgetServices()
 	defer m.links.ForgetMirrorStatuses()
-	return newTerm(m, engaged).run(ctx)
+	return newTerm(m, engaged, permissions).run(ctx)
 }
 
 // Collectors returns the Mirror's metrics.

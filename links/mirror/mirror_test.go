@@ -24,6 +24,7 @@ import (
 	"github.com/fingerpost/fingerpost/cluster"
 	"github.com/fingerpost/fingerpost/cluster/api"
 	"github.com/fingerpost/fingerpost/cluster/apitest"
+	"github.com/fingerpost/fingerpost/cluster/apply"
 	"github.com/fingerpost/fingerpost/federation"
 	"github.com/fingerpost/fingerpost/links"
 	"github.com/fingerpost/fingerpost/links/mirror"
@@ -145,8 +146,9 @@ func (f *fleet) run() {
 	f.t.Helper()
 	ctx, cancel := context.WithCancel(f.t.Context())
 	stopped := make(chan error)
-	go func() { stopped <- f.mirror.Run(ctx, f.conn) }()
-	go func() { stopped <- f.links.WriteStatus(ctx) }()
+	permissions := apply.NewPermissions(logr.Discard(), f.client())
+	go func() { stopped <- f.mirror.Run(ctx, f.conn, permissions) }()
+	go func() { stopped <- f.links.WriteStatus(ctx, permissions) }()
 	f.end = func() {
 		cancel()
 		for range 2 {
@@ -300,7 +302,7 @@ func TestForbidden(t *testing.T) {
 		f.home.Deny("create", "services", true)
 		f.run()
 		f.wants("")
-		f.mirroring("east", "False Forbidden: missing permission: create services in namespace shop")
+		f.mirroring("east", "False Forbidden: the credentials do not permit writing: grant create on services in namespace shop")
 		if got := f.status("east", "mirrorServices"); strings.Count(got, "False Error") != 20 {
 			t.Errorf("status %s", got)
 		}

@@ -177,6 +177,7 @@ type serviceResult struct {
 	mirrored   bool
 	overBudget bool // the cluster has as many Services here as it may
 	noGateway  bool // its gateway has no address for the mirror
+	forbidden  bool // we lack the permission
 	reason     string
 	message    string
 }

@@ -175,9 +175,9 @@ func (t *term) readLarge(ctx context.Context, in *inputs) error {
 
 // readWhole reads a Service of which only the marks are kept; nil if it is gone, which an event is about to show.
 func (t *term) readWhole(ctx context.Context, of *corev1.Service) (*corev1.Service, error) {
-	err := t.permissions.require(ctx, writePermission{"get", "services", of.Namespace})
+	err := t.permissions.Require(ctx, permission("get", "services", of.Namespace))
 	if err != nil {
-		return nil, &apply.Retry{After: permissionRetry, Err: err}
+		return nil, &apply.Retry{After: apply.PermissionRetry, Err: err}
 	}
 
 	whole, err := t.core.CoreV1().Services(of.Namespace).Get(ctx, of.Name, metav1.GetOptions{})

@@ -47,7 +47,7 @@ func TestConfirmation(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				term := newTerm(&Mirror{log: logr.Discard()}, nil)
+				term := newTerm(&Mirror{log: logr.Discard()}, nil, nil)
 				var here, there []any
 				for _, name := range []string{"a", "b", "c", "d"} {
 					here, there = append(

@@ -117,7 +117,8 @@ func withEndpoints(results []serviceResult) (services []serviceResult) {
 // and begins the message.
 func (r *serviceResult) refuse(endpoints []serviceResult) {
 	first := endpoints[0]
-	r.mirrored, r.overBudget, r.reason = false, first.overBudget, first.reason
+	r.mirrored, r.reason = false, first.reason
+	r.overBudget, r.forbidden = first.overBudget, first.forbidden
 	r.message = fmt.Sprintf("%s; so its endpoint %s is not mirrored", first.message, first.endpoint)
 	if more := len(endpoints) - 1; more > 0 {
 		r.message += fmt.Sprintf(", and %d more are not", more)
@@ -216,9 +217,7 @@ func (t *term) mirroringCondition(
 	gateway := t.gateway(link.Cluster)
 	noGateway := slices.IndexFunc(results, func(r serviceResult) bool { return r.noGateway })
 
-	forbidden := slices.IndexFunc(results, func(r serviceResult) bool {
-		return strings.HasPrefix(r.message, noPermissionPrefix)
-	})
+	forbidden := slices.IndexFunc(results, func(r serviceResult) bool { return r.forbidden })
 	switch {
 	case link.skipReason != "":
 		return condition(metav1.ConditionFalse, links.LeftToLinkerd, link.skipReason)
@@ -233,7 +232,8 @@ func (t *term) mirroringCondition(
 		return condition(metav1.ConditionUnknown, reasonRemovalHeld,
 			"most of the mirrored Services have vanished at once: they are removed if the next listing lacks them too")
 	case forbidden >= 0:
-		return condition(metav1.ConditionFalse, reasonForbidden, results[forbidden].message)
+		return condition(metav1.ConditionFalse, reasonForbidden, results[forbidden].message+
+			"; or set -mirror-services=off")
 	case gateway.problem != "" && len(gateway.addresses) > 0:
 		return condition(metav1.ConditionFalse, links.GatewayUnresolved, gateway.problem)
 	case gateway.problem != "":

@@ -78,8 +78,7 @@ func (k queueKey) ref() federation.Ref {
 // queue, log, record store or budget is called under it. remoteEndpoints, budget, permissions and observedLeases have
 // locks of their own. The last three call nothing under them; remoteEndpoints reads a Snapshot, under the locks of the
 // Loop and of the Store. indexing is held while a record is read and indexed, and comes before the locks of records and
-// of the index. Each permission has another one, which is held while its access review is sent: the other workers wait
-// for the same answer.
+// of the index.
 type term struct {
 	*Mirror
 
@@ -91,7 +90,7 @@ type term struct {
 	endpoints       *api.Informer[*endpoints]
 	namespaces      *api.Informer[struct{}]
 	knownNamespaces map[string]bool // of namespaceChanged alone
-	permissions     *permissions
+	permissions     *apply.Permissions
 	budget          *budget
 	paces           *paces
 	remoteEndpoints remoteEndpoints
@@ -108,10 +107,10 @@ type term struct {
 	results      *resultIndex              // its indices are safe without mu
 }
 
-func newTerm(mirror *Mirror, engaged *api.Connection) *term {
+func newTerm(mirror *Mirror, engaged *api.Connection, permissions *apply.Permissions) *term {
 	term := &term{
 		Mirror:          mirror,
-		permissions:     &permissions{log: mirror.log, client: mirror.core},
+		permissions:     permissions,
 		budget:          newBudget(mirror.options.MaxServices),
 		paces:           newPaces(),
 		ready:           make(chan struct{}),

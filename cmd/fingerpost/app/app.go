@@ -234,14 +234,16 @@ func (a *App) addWriters(ctx context.Context, log logr.Logger, options Options, 
 
 	campaign.Add(apply.OwnLease, apply.Task{
 		Name: "status of Links", Wanted: isLocal,
-		Run: cutting(localConn, func(term context.Context, _ *apply.Target) error { return a.Links.WriteStatus(term) }),
+		Run: cutting(localConn, func(term context.Context, t *apply.Target) error {
+			return a.Links.WriteStatus(term, t.Permissions)
+		}),
 	})
 
 	if options.Mirrors {
 		campaign.Add(apply.OwnLease, apply.Task{
 			Name: "mirror Services", Wanted: isLocal,
 			Run: cutting(localConn, func(term context.Context, t *apply.Target) error {
-				return mirrors.Run(term, t.Conn)
+				return mirrors.Run(term, t.Conn, t.Permissions)
 			}),
 		})
 		a.Registry.Engage(mirrors.Engage)
