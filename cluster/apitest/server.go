@@ -20,11 +20,13 @@ import (
 	jsonpatch "gopkg.in/evanphx/json-patch.v4"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/managedfields"
 	"k8s.io/apimachinery/pkg/util/validation"
@@ -865,7 +867,7 @@ func (s *Server) discover(w http.ResponseWriter, req request) {
 	var versions []metav1.GroupVersionForDiscovery
 	list := metav1.APIResourceList{
 		TypeMeta:     metav1.TypeMeta{Kind: "APIResourceList", APIVersion: "v1"},
-		GroupVersion: req.group + "/" + req.version,
+		GroupVersion: schema.GroupVersion{Group: req.group, Version: req.version}.String(),
 	}
 
 	for kind, r := range s.resources {
@@ -877,8 +879,10 @@ func (s *Server) discover(w http.ResponseWriter, req request) {
 		for _, v := range r.versions {
 			versions = append(versions, metav1.GroupVersionForDiscovery{GroupVersion: group + "/" + v, Version: v})
 			if v == req.version {
-				list.APIResources = append(list.APIResources,
-					metav1.APIResource{Name: resource, Namespaced: true, Kind: resource, Verbs: r.verbs()})
+				list.APIResources = append(list.APIResources, metav1.APIResource{
+					Name: resource, Namespaced: !slices.Contains(clusterScoped, kind),
+					Kind: kindOf(group, v, resource), Verbs: r.verbs(),
+				})
 				if kind == linkResource && !slices.Contains(r.undeclared, "status") {
 					verbs := metav1.Verbs{"get", "patch", "update"}
 					list.APIResources = append(list.APIResources,
@@ -900,6 +904,22 @@ func (s *Server) discover(w http.ResponseWriter, req request) {
 	default:
 		writeJSON(w, http.StatusOK, list)
 	}
+}
+
+// clusterScoped are the group resources without namespaces.
+var clusterScoped = []string{
+	"namespaces", "nodes", "selfsubjectaccessreviews.authorization.k8s.io", "tokenreviews.authentication.k8s.io",
+}
+
+// kindOf returns the kind of a resource; its own name for one that Kubernetes itself does not have.
+func kindOf(group, version, resource string) string {
+	of := schema.GroupVersion{Group: group, Version: version}
+	for kind := range scheme.Scheme.KnownTypes(of) {
+		if plural, _ := meta.UnsafeGuessKindToResource(of.WithKind(kind)); plural.Resource == resource {
+			return kind
+		}
+	}
+	return resource
 }
 
 // discoverGroups answers which groups exist, without aggregation.
@@ -1006,10 +1026,6 @@ func (s *Server) serveObject(w http.ResponseWriter, r *http.Request, req request
 	case "get":
 		writeJSON(w, http.StatusOK, req.render(objects[name]))
 	case "delete":
-		if !asRead(r, objects[name]) {
-			writeError(w, http.StatusConflict, metav1.StatusReasonConflict, "the preconditions do not hold")
-			return
-		}
 		s.deleteObject(req.groupResource(), name)
 		writeJSON(w, http.StatusOK, metav1.Status{
 			TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"},
@@ -1024,21 +1040,6 @@ func (s *Server) serveObject(w http.ResponseWriter, r *http.Request, req request
 		}
 		s.write(w, r, req, objects[name])
 	}
-}
-
-// asRead reports whether an object is the one that a deletion names, and has the version that it names.
-func asRead(r *http.Request, o *unstructured.Unstructured) bool {
-	var options metav1.DeleteOptions
-	body, err := bodyOf(r)
-	if err == nil {
-		err = json.Unmarshal(body, &options)
-	}
-	p := options.Preconditions
-	if err != nil || p == nil {
-		return true
-	}
-	isOther := p.UID != nil && *p.UID != o.GetUID()
-	return !isOther && (p.ResourceVersion == nil || *p.ResourceVersion == o.GetResourceVersion())
 }
 
 // list answers a list, or the page of it that is asked for; it needs s.mu.
