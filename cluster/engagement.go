@@ -38,7 +38,7 @@ type engagement struct {
 	health watch.Value[health]
 
 	ctx    context.Context // ends with the engagement
-	cancel context.CancelFunc
+	cancel context.CancelCauseFunc
 	wg     sync.WaitGroup // all its goroutines
 }
 
@@ -71,7 +71,7 @@ func (s *supervisor) newEngagement(ctx context.Context, access Access, conn *api
 		reconciler: view.NewReconciler(s.log, federation.Cluster(s.name), options),
 	}
 
-	engagement.ctx, engagement.cancel = context.WithCancel(ctx)
+	engagement.ctx, engagement.cancel = context.WithCancelCause(ctx)
 	for _, k := range engagement.reconciler.Kinds() {
 		w := api.NewWatcher(conn, k.Kind, k.Store)
 		w.ObserveLag(s.metrics.lag(k.Resource.GroupResource().String()))
@@ -92,7 +92,7 @@ func (s *supervisor) newEngagement(ctx context.Context, access Access, conn *api
 
 // disengage ends the engagement, waits for all its goroutines and closes its connection.
 func (e *engagement) disengage() {
-	e.cancel()
+	e.cancel(ErrReplaced)
 	e.wg.Wait()
 	e.conn.Close()
 }

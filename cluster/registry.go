@@ -77,6 +77,10 @@ type Registry struct {
 // ErrUnlinked is the cause for which the context of a removed cluster ends.
 var ErrUnlinked = errors.New("the cluster is not linked any more")
 
+// ErrReplaced is the cause for which the context of an engagement ends that another one has replaced: what runs beside
+// the other one was started before.
+var ErrReplaced = errors.New("the connection to the cluster was replaced")
+
 // An EngageFunc runs beside each engagement, in a goroutine of its own. spec is the wanted Spec, whose name
 // never changes; conn is the connection of the engagement. Informers that are made over it share the
 // engagement's watches. It must return soon after ctx has ended; the connection stays open until then.
@@ -338,6 +342,14 @@ func (r *Registry) Inspect(name string) (kinds []KindStatus, lastContact time.Ti
 func (r *Registry) engagement(name string) *engagement {
 	if s := r.supervisor(name); s != nil {
 		return s.current.Load()
+	}
+	return nil
+}
+
+// Connection returns that of the engagement of a cluster that is in use; nil for a cluster without an engagement.
+func (r *Registry) Connection(name string) *api.Connection {
+	if live := r.engagement(name); live != nil {
+		return live.conn
 	}
 	return nil
 }

@@ -337,6 +337,9 @@ func usageOf(kind Kind, key Key, object, record any) usage {
 	return usage{int32(units), int32(min(bytes, math.MaxInt32))} // an object is bounded far below that
 }
 
+// SizeOf returns the bytes that an object takes, with all that it points to.
+func SizeOf(object any) int64 { return int64(deepSize(reflect.ValueOf(object), 0)) } //nolint:gosec // far below
+
 // maxLevels is how deep a value is looked into. What is deeper takes more than there may be of anything.
 const maxLevels = 1000
 

@@ -82,12 +82,14 @@ type Connection struct {
 	token       atomic.Pointer[string] // empty for none
 	buffered    atomic.Int64           // bytes of responses that are being read
 	decoded     atomic.Int64           // bytes of what is being read, once it is decoded
-	events      *rate.Limiter          // of changes that watches bring: see pace
+	events      *rate.Limiter          // of changes that watches bring: see Pace
 	paced       atomic.Int64           // how many of them had to wait
 	skew        atomic.Int64           // how far the API server's clock is ahead of ours, in nanoseconds
 	unreachable atomic.Bool            // the last probe failed
 	// retryNow is stored anew when requests that wait to be retried are to be made at once.
 	retryNow watch.Value[struct{}]
+	closing  sync.Once
+	closed   chan struct{} // by Close
 
 	mu     sync.Mutex // guards all below
 	epoch  context.Context
@@ -123,7 +125,9 @@ func NewConnection(config *rest.Config, dial DialFunc) (*Connection, error) {
 		dial = (&net.Dialer{Timeout: dialTimeout, KeepAlive: 15 * time.Second}).DialContext
 	}
 
-	conn := &Connection{Config: rest.CopyConfig(config), events: rate.NewLimiter(maxEventRate, eventBurst)}
+	conn := &Connection{
+		Config: rest.CopyConfig(config), events: rate.NewLimiter(maxEventRate, eventBurst), closed: make(chan struct{}),
+	}
 	conn.token.Store(new(config.BearerToken))
 	conn.epoch, conn.end = context.WithCancel(context.Background()) //nolint:forbidigo // it ends with Close
 	conn.Config.BearerToken = ""
@@ -138,6 +142,7 @@ func NewConnection(config *rest.Config, dial DialFunc) (*Connection, error) {
 	if conn.base, _, err = rest.DefaultServerUrlFor(conn.Config); err != nil {
 		return nil, fmt.Errorf("address of the API server: %w", err)
 	}
+	conn.base.Path = cmp.Or(conn.base.Path, "/") // or what is joined to it is relative
 
 	conn.Config.Wrap(func(next http.RoundTripper) http.RoundTripper {
 		return &limitTransport{conn, next}
@@ -157,6 +162,26 @@ func NewConnection(config *rest.Config, dial DialFunc) (*Connection, error) {
 		Timeout:   conn.reads.client.Timeout,
 	}
 	return conn, nil
+}
+
+// Send sends a request to the API server, whatever host it is for: its path is one of API servers. It goes over the
+// lanes, with the bounds and the token of the Connection.
+func (c *Connection) Send(request *http.Request) (*http.Response, error) {
+	query := request.URL.RawQuery
+	request = request.Clone(request.Context())
+	request.URL, request.Host = c.base.JoinPath(request.URL.EscapedPath()), ""
+	request.URL.RawQuery = query
+	return c.HTTPClient.Transport.RoundTrip(request)
+}
+
+// MaxBytes returns how many bytes may be held of the cluster; 0 for no limit.
+func (c *Connection) MaxBytes() int64 {
+	if c.Budget == nil {
+		return 0
+	}
+	c.Budget.mu.Lock()
+	defer c.Budget.mu.Unlock()
+	return c.Budget.limits.Bytes
 }
 
 // abortOnClose makes closing a connection discard what was not sent yet. Otherwise the kernel goes on
@@ -248,6 +273,24 @@ func (c *Connection) Probe(ctx context.Context) error {
 	err := c.checkReady(ctx, "")
 	c.unreachable.Store(err != nil)
 	return err
+}
+
+// AwaitContact waits while the last probe has failed. It returns false if ctx has ended, or the Connection was closed.
+func (c *Connection) AwaitContact(ctx context.Context) bool {
+	for c.unreachable.Load() {
+		changed := c.Changed()
+		if !c.unreachable.Load() {
+			break
+		}
+		select {
+		case <-changed:
+		case <-c.closed:
+			return false
+		case <-ctx.Done():
+			return false
+		}
+	}
+	return ctx.Err() == nil && !watch.IsClosed(c.closed)
 }
 
 // ClockSkew returns by how much the API server's clock was ahead of ours at the last probe; 0 if the response
@@ -416,6 +459,7 @@ func waitFor(ctx context.Context, d time.Duration, one, other <-chan struct{}) (
 
 // Close frees the connections, once nothing uses them any more.
 func (c *Connection) Close() {
+	c.closing.Do(func() { close(c.closed) })
 	c.mu.Lock()
 	c.end()
 	c.mu.Unlock()
@@ -497,10 +541,10 @@ func stableError(err error, patience time.Duration) error {
 // valid.
 var variableParts = regexp.MustCompile(`\S+->|(current time )\S+ `)
 
-// pace waits until a change that a watch brings may be read, or until ctx ends. A linked cluster takes a share of this
+// Pace waits until a change that a watch brings may be read, or until ctx ends. A linked cluster takes a share of this
 // process, however fast it changes: what it sends meanwhile waits in its own buffers. Lists are bounded by the Budget,
 // and not paced; nor is the cluster that this process runs in, which has none.
-func (c *Connection) pace(ctx context.Context) {
+func (c *Connection) Pace(ctx context.Context) {
 	if c.Budget == nil {
 		return
 	}

@@ -300,3 +300,42 @@ func TestFence(t *testing.T) {
 		t.Errorf("Audit-ID %s of %s", id, sent)
 	}
 }
+
+type roundTrip func(*http.Request) (*http.Response, error)
+
+func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// What is sent goes to the API server, below its path if it has one, whatever host it was for.
+func TestSend(t *testing.T) {
+	for host, want := range map[string]string{
+		"https://east.test:6443":               "https://east.test:6443/api/v1/a%2Fb?limit=1",
+		"https://rancher.test/k8s/clusters/c1": "https://rancher.test/k8s/clusters/c1/api/v1/a%2Fb?limit=1",
+	} {
+		conn, err := NewConnection(&rest.Config{Host: host}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got *http.Request
+		conn.HTTPClient.Transport = roundTrip(func(r *http.Request) (*http.Response, error) {
+			got = r
+			return &http.Response{Body: http.NoBody}, nil
+		})
+		request, err := http.NewRequestWithContext(
+			t.Context(), http.MethodGet, "https://cluster.invalid/api/v1/a%2Fb?limit=1", http.NoBody)
+		if err != nil {
+			t.Fatal(err)
+		}
+		response, err := conn.Send(request)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = response.Body.Close()
+		if got.URL.String() != want || got.URL.RequestURI() != want[strings.Index(want[8:], "/")+8:] || got.Host != "" {
+			t.Errorf("%s: a request for %s, as %s of %q", host, got.URL, got.URL.RequestURI(), got.Host)
+		}
+		conn.Close()
+		if conn.AwaitContact(t.Context()) {
+			t.Error("a connection that is closed is in contact")
+		}
+	}
+}

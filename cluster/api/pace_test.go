@@ -26,7 +26,7 @@ func TestEventPace(t *testing.T) {
 			for range watches {
 				wg.Go(func() {
 					for range each {
-						conn.pace(ctx)
+						conn.Pace(ctx)
 					}
 				})
 			}

@@ -871,7 +871,7 @@ func (r *reflector) readEvents(
 
 			r.recordContact()
 			if relist != nil { // it is no listing
-				r.conn.pace(opened.ctx)
+				r.conn.Pace(opened.ctx)
 			}
 			silence.Reset(bookmarkLimit)
 			if m, is := r.metadataOf(event.Object); is { // another costs none
