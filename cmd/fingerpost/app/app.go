@@ -286,7 +286,7 @@ func (a *App) addServers(
 	grpcServer := server.NewGRPC(
 		log, options.Addr, options.Listen, certificate, a.Serving, a.register, a.Ready, a.Metrics)
 
-	a.add(
+	a.Add(
 		Part{Name: "Links", Run: a.Links.Start, Ready: []server.Condition{a.ready.links()}},
 		Part{Name: "gRPC server", Run: grpcServer.Start, Ready: []server.Condition{grpcServer.Listens()}},
 		Part{Name: "debug server", Run: a.newHTTP("debug", options.DebugAddr, a.Pages).Start},
@@ -295,7 +295,7 @@ func (a *App) addServers(
 	a.addAdmin(options.AdminAddr, a.Exported, options.Pprof)
 	if certificate != nil {
 		a.Metrics.MustRegister(certificate.Metric())
-		a.add(Part{Name: "certificate", Run: certificate.Start})
+		a.Add(Part{Name: "certificate", Run: certificate.Start})
 	}
 	return a.addPeerServer(log, options, localConn, certificate)
 }

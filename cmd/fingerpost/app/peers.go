@@ -122,13 +122,13 @@ func (a *App) addPeerServer(
 			Reviewer: tokenreview.New(client.TokenReviews(), server.PeerAudience, peerReviews),
 		}
 		handler = own.Wrap(handler)
-		a.add(Part{Name: "review of its own token", Run: own.Start})
+		a.Add(Part{Name: "review of its own token", Run: own.Start})
 	}
 
 	peers := a.newHTTP("peer", options.Peers.ListenAddr, promhttp.InstrumentHandlerCounter(requests, handler))
 	if certificate != nil {
 		peers.TLS = certificate.ServerConfig(tls.VersionTLS13)
 	}
-	a.add(Part{Name: "peer server", Run: peers.Start})
+	a.Add(Part{Name: "peer server", Run: peers.Start})
 	return nil
 }

@@ -49,11 +49,13 @@ func newProcess(log logr.Logger, version string, listen server.ListenFunc, windo
 		log: log, listen: listen, window: window, closed: server.ClosedConnections(),
 	}
 	p.Metrics.MustRegister(p.closed)
-	p.add(Part{Name: "readiness", Run: p.Ready.Start})
+	p.Add(Part{Name: "readiness", Run: p.Ready.Start})
 	return p
 }
 
-func (p *Process) add(parts ...Part) {
+// Add adds Parts, before Run: those of a program that imports this package, as a manager of controllers, run beside
+// the others.
+func (p *Process) Add(parts ...Part) {
 	p.parts = append(p.parts, parts...)
 	for _, part := range parts {
 		p.Ready.Add(part.Ready...)
@@ -63,7 +65,7 @@ func (p *Process) add(parts ...Part) {
 // addAdmin adds the admin server, which has all that is gathered as metrics.
 func (p *Process) addAdmin(addr string, all prometheus.Gatherer, withPprof bool) {
 	handler := server.AdminHandler(p.Metrics, all, p.Ready.Report, withPprof)
-	p.add(Part{Name: "admin server", Run: p.newHTTP("admin", addr, handler).Start})
+	p.Add(Part{Name: "admin server", Run: p.newHTTP("admin", addr, handler).Start})
 }
 
 // newHTTP returns an HTTP server, with metrics of its name, for a Part.

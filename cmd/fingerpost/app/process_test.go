@@ -42,7 +42,7 @@ func (l *partsLog) ending(name string, takes time.Duration, err error) Part {
 
 func runParts(ctx context.Context, log *partsLog, parts ...Part) error {
 	p := newProcess(log.logger(), "test", nil, time.Second)
-	p.add(parts...)
+	p.Add(parts...)
 	return p.Run(ctx)
 }
 

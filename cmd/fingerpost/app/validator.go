@@ -38,7 +38,7 @@ func NewValidator(log logr.Logger, options ValidatorOptions) (*Process, error) {
 	hook.TLS = certificate.ServerConfig(tls.VersionTLS13)
 	hook.ReadTimeout, hook.DrainWindow = webhookWindow, webhookWindow
 
-	process.add(
+	process.Add(
 		Part{Name: "webhook", Run: hook.Start, Ready: []server.Condition{hook.Listens()}},
 		Part{Name: "certificate", Run: certificate.Start},
 	)
