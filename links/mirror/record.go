@@ -82,7 +82,7 @@ func whatPlansRead(whole *corev1.Service) (kept *corev1.Service, size int) {
 		kept.Spec.Ports = nil
 	}
 	if ours {
-		kept.ManagedFields, size = owner.Entries(whole)
+		kept.ManagedFields, size = ownEntries(whole)
 	}
 
 	size += portSize * len(kept.Spec.Ports)
@@ -122,14 +122,11 @@ func trimEndpoints(object any) (*endpoints, bool) {
 		endpoints.Subsets = []endpointSubset{{Addresses: make([]corev1.EndpointAddress, 1)}}
 	}
 
-	var fields []metav1.ManagedFieldsEntry
-	size := 0
-	if isOurs(whole) {
-		fields, size = owner.Entries(whole)
-	}
+	fields, size := ownEntries(whole)
 	applied := whole.Annotations[appliedAnnotation]
 	if size += len(applied); size > maxKept {
-		fields, applied = []metav1.ManagedFieldsEntry{owner.Updated()}, "" // they are taken over, and applied anew
+		updated := metav1.ManagedFieldsEntry{Manager: fieldManager, Operation: metav1.ManagedFieldsOperationUpdate}
+		fields, applied = []metav1.ManagedFieldsEntry{updated}, "" // they are taken over, and applied anew
 	}
 	endpoints.ManagedFields, endpoints.Annotations = fields, map[string]string{appliedAnnotation: applied}
 	return endpoints, true
