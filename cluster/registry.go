@@ -83,7 +83,8 @@ var ErrReplaced = errors.New("the connection to the cluster was replaced")
 
 // An EngageFunc runs beside each engagement, in a goroutine of its own. spec is the wanted Spec, whose name
 // never changes; conn is the connection of the engagement. Informers that are made over it share the
-// engagement's watches. It must return soon after ctx has ended; the connection stays open until then.
+// engagement's watches. It must return soon after ctx has ended; the connection stays open until then. The cause of
+// that end is [ErrUnlinked], [ErrReplaced] or the end of the Registry.
 type EngageFunc func(ctx context.Context, spec *watch.Value[Spec], conn *api.Connection)
 
 // NewRegistry returns a Registry without clusters.

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"net/http"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -237,24 +236,4 @@ func (p *Provider) remove(gone *linked) {
 	if slices.ContainsFunc(indexes, ofIt) {
 		p.indexes.Store(slices.DeleteFunc(slices.Clone(indexes), ofIt))
 	}
-}
-
-// route sends the requests of a cluster over the connection of its engagement that is in use.
-type route struct{ *linked }
-
-// RoundTrip sends a request.
-func (r route) RoundTrip(request *http.Request) (*http.Response, error) {
-	conn, err := r.connection()
-	if err != nil {
-		if request.Body != nil {
-			_ = request.Body.Close()
-		}
-		return nil, err
-	}
-
-	response, err := conn.Send(request)
-	if err != nil {
-		return nil, fmt.Errorf("cluster %s: %w", r.name, err)
-	}
-	return response, nil
 }

@@ -430,8 +430,8 @@ func TestKindsThatCannotBeRead(t *testing.T) {
 // What a cache holds is bounded by the budget of its cluster, in lists and in watches; what it had stays. Selectors
 // leave out, and transforms take off, what is then not held.
 func TestBounds(t *testing.T) {
-	big := "text: " + strings.Repeat("x", 300<<10)
-	limits := api.Limits{Bytes: 1 << 20}
+	big := "text: " + strings.Repeat("x", 40<<10)
+	limits := api.Limits{Bytes: 140 << 10}
 	inWorld(t, multicluster.Options{}, limits, func(w *world) {
 		east := w.network.Server("east")
 		w.link("east", "")
@@ -508,6 +508,31 @@ func TestConfig(t *testing.T) {
 			}
 			_ = response.Body.Close()
 		}
+	})
+}
+
+// A request to a cluster that is silent ends, and a worker with it; a watch goes on after the silence.
+func TestSilence(t *testing.T) {
+	inWorld(t, multicluster.Options{}, api.Limits{}, func(w *world) {
+		east := w.network.Server("east")
+		east.ApplyYAML(configMap("one"))
+		east.Multiplex() // so that requests go over a connection that is open
+		w.link("east", "")
+		c := w.get("east")
+		w.wants("before", w.names(c), []string{"one"})
+		east.Cut(apitest.Silence)
+		began := time.Now()
+		err := c.GetAPIReader().List(w.Context(), &corev1.ConfigMapList{})
+		if took := time.Since(began); !errors.Is(err, context.DeadlineExceeded) || took > 31*time.Second {
+			t.Errorf("a request ends after %s with %v", took, err)
+		}
+
+		east.ApplyYAML(configMap("two"))
+		w.wait(10 * time.Minute)
+		w.wants("meanwhile", w.names(c), []string{"one"})
+		east.Cut(apitest.None)
+		w.wait(3 * time.Second)
+		w.wants("afterwards", w.names(c), []string{"one", "two"})
 	})
 }
 
