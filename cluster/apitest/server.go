@@ -1026,6 +1026,10 @@ func (s *Server) serveObject(w http.ResponseWriter, r *http.Request, req request
 	case "get":
 		writeJSON(w, http.StatusOK, req.render(objects[name]))
 	case "delete":
+		if !asRead(r, objects[name]) {
+			writeError(w, http.StatusConflict, metav1.StatusReasonConflict, "the preconditions do not hold")
+			return
+		}
 		s.deleteObject(req.groupResource(), name)
 		writeJSON(w, http.StatusOK, metav1.Status{
 			TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"},
@@ -1040,6 +1044,21 @@ func (s *Server) serveObject(w http.ResponseWriter, r *http.Request, req request
 		}
 		s.write(w, r, req, objects[name])
 	}
+}
+
+// asRead reports whether an object is the one that a deletion names, and has the version that it names.
+func asRead(r *http.Request, o *unstructured.Unstructured) bool {
+	var options metav1.DeleteOptions
+	body, err := bodyOf(r)
+	if err == nil {
+		err = json.Unmarshal(body, &options)
+	}
+	p := options.Preconditions
+	if err != nil || p == nil {
+		return true
+	}
+	isOther := p.UID != nil && *p.UID != o.GetUID()
+	return !isOther && (p.ResourceVersion == nil || *p.ResourceVersion == o.GetResourceVersion())
 }
 
 // list answers a list, or the page of it that is asked for; it needs s.mu.

@@ -6,7 +6,6 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	configcorev1 "k8s.io/client-go/applyconfigurations/core/v1"
@@ -14,6 +13,7 @@ import (
 	"github.com/fingerpost/fingerpost/cluster"
 	"github.com/fingerpost/fingerpost/cluster/api"
 	"github.com/fingerpost/fingerpost/cluster/apply"
+	"github.com/fingerpost/fingerpost/cluster/apply/object"
 	"github.com/fingerpost/fingerpost/federation"
 )
 
@@ -54,7 +54,7 @@ func listingsTask(store *federation.Store) apply.Task {
 		kind.Labels = managedBy + "=" + us
 		l.written = api.NewInformer(t.Conn, kind, func(object any) (*corev1.ConfigMap, bool) {
 			c, ok := object.(*corev1.ConfigMap)
-			kept := metav1.ObjectMeta{UID: c.GetUID(), ResourceVersion: c.GetResourceVersion()}
+			kept := metav1.ObjectMeta{Name: c.GetName(), UID: c.GetUID(), ResourceVersion: c.GetResourceVersion()}
 			return &corev1.ConfigMap{ObjectMeta: kept, Data: map[string]string{field: c.Data[field]}}, ok
 		}, enqueue)
 		l.loop.Read(l.services, needed[0])
@@ -75,16 +75,13 @@ func (l *listings) reconcile(ctx context.Context, k api.Key) (err error) {
 	case !known, !listed && !exists, listed && exists && is.Data[field] == wanted:
 		return nil // unknown is not empty, and equal is not written
 	case !listed:
-		err = configMaps.Delete(ctx, k.Name, apply.IfUnchanged(is))
+		err = object.Delete(ctx, configMaps, is)
 	case !exists:
 		meta := metav1.ObjectMeta{Name: k.Name, Labels: map[string]string{managedBy: us}}
 		_, err = configMaps.Create(ctx, &corev1.ConfigMap{ObjectMeta: meta, Data: data}, metav1.CreateOptions{})
 	default: // the fields are taken over in the version that was read, which is ours
 		next := configcorev1.ConfigMap(k.Name, k.Namespace).WithResourceVersion(is.ResourceVersion).WithData(data)
 		_, err = configMaps.Apply(ctx, next.WithUID(is.UID), metav1.ApplyOptions{FieldManager: us, Force: true})
-	}
-	if apierrors.IsNotFound(err) && !listed {
-		return nil
 	}
 	return err
 }

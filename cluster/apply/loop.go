@@ -15,7 +15,6 @@ import (
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/util/workqueue"
 
 	"github.com/fingerpost/fingerpost/federation"
@@ -339,11 +338,4 @@ func (l *Loop[K]) review(ctx context.Context, err error) error {
 		return err
 	}
 	return nil
-}
-
-// IfUnchanged makes a deletion conditional on the object as it was read: it fails with a conflict if that has changed,
-// or if it is another one of its name.
-func IfUnchanged(o metav1.Object) metav1.DeleteOptions {
-	uid, version := o.GetUID(), o.GetResourceVersion()
-	return metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid, ResourceVersion: &version}}
 }

@@ -12,7 +12,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	discoveryclient "k8s.io/client-go/kubernetes/typed/discovery/v1"
 
-	"github.com/fingerpost/fingerpost/cluster/apply"
+	"github.com/fingerpost/fingerpost/cluster/apply/object"
 )
 
 // applyPlan carries out a plan, and returns all that failed. What is refused for one slice, as by a quota or a webhook,
@@ -69,10 +69,7 @@ func (w *planWriter) create(ctx context.Context, es *discoveryv1.EndpointSlice) 
 }
 
 func (w *planWriter) remove(ctx context.Context, es *discoveryv1.EndpointSlice) {
-	err := w.api.Delete(ctx, es.Name, apply.IfUnchanged(es))
-	if apierrors.IsNotFound(err) {
-		err = nil
-	}
+	err := object.Delete(ctx, w.api, es)
 	if err == nil {
 		w.tracker.ExpectDeletion(es)
 	}
@@ -86,7 +83,7 @@ func (w *planWriter) done(verb, what string, err error) {
 		return
 	}
 	w.failed = append(w.failed, fmt.Errorf("%s %s: %w", verb, what, err))
-	w.stopped = w.stopped || !isResponse(err)
+	w.stopped = w.stopped || !object.IsResponse(err)
 }
 
 // isGone reads whether a Service is being deleted, or was. The watch of its slices may show that before the watch of
@@ -104,10 +101,4 @@ func readService(ctx context.Context, client kubernetes.Interface, k key) (*core
 		return nil, nil
 	}
 	return svc, err
-}
-
-// isResponse reports whether an error is a response of an API server: then the next request may succeed.
-func isResponse(err error) bool {
-	var status apierrors.APIStatus
-	return errors.As(err, &status)
 }

@@ -5,11 +5,11 @@ import (
 	"errors"
 
 	discoveryv1 "k8s.io/api/discovery/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/fingerpost/fingerpost/cluster/apply"
+	"github.com/fingerpost/fingerpost/cluster/apply/object"
 	"github.com/fingerpost/fingerpost/cluster/view"
 )
 
@@ -30,8 +30,7 @@ func (w *Writer) deleteOwn(term context.Context, target *apply.Target) error {
 			return term.Err()
 		}
 		es := &list.Items[i]
-		err := client.EndpointSlices(es.Namespace).Delete(term, es.Name, apply.IfUnchanged(es))
-		if err != nil && !apierrors.IsNotFound(err) {
+		if err := object.Delete(term, client.EndpointSlices(es.Namespace), es); err != nil {
 			failed = append(failed, err)
 			continue
 		}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/fingerpost/fingerpost/cluster/api"
 	"github.com/fingerpost/fingerpost/cluster/apply"
+	"github.com/fingerpost/fingerpost/cluster/apply/object"
 	"github.com/fingerpost/fingerpost/federation/policy"
 )
 
@@ -139,8 +140,8 @@ func newSliceWriter(
 
 // reduceService returns what is kept of a Service: less than all where nothing is made of it. ExternalWorkloads alone
 // are selected by Services, and their slices have the labels of these.
-func (t *sliceWriter) reduceService(object any) (*serviceRecord, bool) {
-	record, ok := newServiceRecord(object)
+func (t *sliceWriter) reduceService(read any) (*serviceRecord, bool) {
+	record, ok := newServiceRecord(read)
 	if !ok {
 		return nil, false
 	}
@@ -156,8 +157,8 @@ func (t *sliceWriter) reduceService(object any) (*serviceRecord, bool) {
 
 // reduceSlice returns what is kept of a slice. One that is being deleted is none, however long a finalizer keeps it:
 // the tracker would wait for its end.
-func (t *sliceWriter) reduceSlice(object any) (*discoveryv1.EndpointSlice, bool) {
-	es, ok := object.(*discoveryv1.EndpointSlice)
+func (t *sliceWriter) reduceSlice(read any) (*discoveryv1.EndpointSlice, bool) {
+	es, ok := read.(*discoveryv1.EndpointSlice)
 	if !ok || es.Labels[discoveryv1.LabelManagedBy] != t.managedBy || es.DeletionTimestamp != nil {
 		return nil, false
 	}
@@ -360,7 +361,7 @@ func (t *sliceWriter) reconcileSources(
 		if err != nil {
 			failed = append(failed, err)
 		}
-		if err != nil && !errors.Is(err, errUnconfirmed) && !isResponse(err) {
+		if err != nil && !errors.Is(err, errUnconfirmed) && !object.IsResponse(err) {
 			break
 		}
 	}

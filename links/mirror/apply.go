@@ -1,9 +1,7 @@
 package mirror
 
 import (
-	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
@@ -11,12 +9,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/util/csaupgrade"
+	applycorev1 "k8s.io/client-go/applyconfigurations/core/v1"
 
 	"github.com/fingerpost/fingerpost/cluster/api"
 	"github.com/fingerpost/fingerpost/cluster/apply"
+	"github.com/fingerpost/fingerpost/cluster/apply/object"
 )
 
 const fieldManager = productName
@@ -106,7 +103,7 @@ func isHeadlessMirror(svc *corev1.Service) bool {
 func (t *term) applyPlan(ctx context.Context, key api.Key, plan namePlan, existing *corev1.Service) error {
 	if !plan.keepService {
 		err := t.applyNamespaced(ctx, key, plan, existing)
-		if existing == nil && isRefusal(err) {
+		if existing == nil && (object.IsRefusal(err) || errors.As(err, new(errNameTaken))) {
 			t.enqueue(t.budget.assign(key, "")...)
 		}
 		if err != nil {
@@ -131,22 +128,18 @@ func (t *term) applyNamespaced(ctx context.Context, k api.Key, p namePlan, exist
 	return t.applyService(ctx, k, p.service, existing, p.shared)
 }
 
-// isRefusal reports whether it is certain that nothing was created. After another error it may have been.
-func isRefusal(err error) bool {
-	return apply.IsMissingPermissions(err) || errors.As(err, new(errNameTaken)) ||
-		apierrors.IsForbidden(err) || apierrors.IsInvalid(err) || apierrors.IsNotFound(err)
-}
-
 func (t *term) createNamespace(ctx context.Context, name string, labels map[string]string) error {
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}}
-	return t.withPermission(ctx, permission("create", "namespaces", ""), func() error {
-		options := metav1.CreateOptions{FieldManager: fieldManager}
-		_, err := t.core.CoreV1().Namespaces().Create(ctx, namespace, options)
+	needed := permission("create", "namespaces", "")
+	err := t.permissions.Do(ctx, needed, func() error {
+		_, err := t.core.CoreV1().Namespaces().Create(ctx, namespace, metav1.CreateOptions{FieldManager: fieldManager})
 		if apierrors.IsAlreadyExists(err) {
 			return nil
 		}
 		return err
 	})
+	t.metrics.countWrite("namespaces", "create", err)
+	return err
 }
 
 // applyService makes the Service that exists the wanted one; nil is none, for both. It refuses to write a
@@ -163,14 +156,13 @@ func (t *term) applyService(ctx context.Context, key api.Key, want, is *corev1.S
 	}
 
 	hash := signService(want)
-	client := t.core.CoreV1().Services(key.Namespace)
 
 	if is == nil {
 		if err := t.takeTurn(t.paces.creations, want, key); err != nil {
 			return err
 		}
 		t.log.Info("Creating a mirror", "service", key.String())
-		return create(ctx, t, client, "services", want, func(found *corev1.Service) error {
+		return t.writesServices.Create(ctx, want, func(found *corev1.Service) error {
 			if found.DeletionTimestamp != nil || !isOurs(found) {
 				return errNameTaken{key, found}
 			}
@@ -178,7 +170,7 @@ func (t *term) applyService(ctx context.Context, key api.Key, want, is *corev1.S
 		})
 	}
 
-	if isApplied(is, hash, serviceFields(want)) {
+	if owner.IsApplied(is, hash, serviceFields(want)) {
 		return nil
 	}
 	if err := t.paces.take(t.paces.updates, key.String(), key); err != nil {
@@ -186,96 +178,9 @@ func (t *term) applyService(ctx context.Context, key api.Key, want, is *corev1.S
 	}
 
 	t.log.V(1).Info("Applying a mirror", "service", key.String())
-	version, err := takeOver(ctx, t, client, "services", is, shared)
-	if err != nil {
-		return ignoreNotFound(err)
-	}
-
-	return t.withPermission(ctx, permission("patch", "services", key.Namespace), func() error {
-		_, err := client.Apply(ctx, serviceConfiguration(want, is.UID, version), applyOptions)
-		return ignoreNotFound(err)
+	return t.writesServices.Apply(ctx, is, shared, func(version string) *applycorev1.ServiceApplyConfiguration {
+		return serviceConfiguration(want, is.UID, version)
 	})
-}
-
-var applyOptions = metav1.ApplyOptions{FieldManager: fieldManager, Force: true}
-
-// A mirrorObject is a Service or Endpoints.
-type mirrorObject interface {
-	metav1.Object
-	runtime.Object
-}
-
-// A mirrorClient is a client of Services or Endpoints in one namespace.
-type mirrorClient[T mirrorObject] interface {
-	Create(ctx context.Context, o T, options metav1.CreateOptions) (T, error)
-	Get(ctx context.Context, name string, options metav1.GetOptions) (T, error)
-	Patch(
-		ctx context.Context, name string, kind types.PatchType, patch []byte, options metav1.PatchOptions,
-		sub ...string,
-	) (T, error)
-}
-
-// create creates an object. If there is one already, taken returns why that is none of ours; nil if it is one.
-func create[T mirrorObject](
-	ctx context.Context, t *term, client mirrorClient[T], resource string, want T, taken func(found T) error,
-) error {
-	return t.withPermission(ctx, permission("create", resource, want.GetNamespace()), func() error {
-		_, err := client.Create(ctx, want, metav1.CreateOptions{FieldManager: fieldManager})
-		if !apierrors.IsAlreadyExists(err) {
-			return err
-		}
-		if err := t.permissions.Require(ctx, permission("get", resource, want.GetNamespace())); err != nil {
-			return err
-		}
-
-		found, getErr := client.Get(ctx, want.GetName(), metav1.GetOptions{})
-		if getErr != nil {
-			return err
-		}
-		return cmp.Or(taken(found), err) // ours, which the watch has not delivered yet
-	})
-}
-
-// takeOver replaces those that wrote an object as a mirror, otherwise than by apply, as owners of its fields by us.
-// It returns the resourceVersion that the object has then. The fields of a shared object stay those of others.
-func takeOver[T mirrorObject](
-	ctx context.Context, term *term, client mirrorClient[T], resource string, is T, shared bool,
-) (version string, err error) {
-	if shared || len(updaters(is)) == 0 {
-		return is.GetResourceVersion(), nil
-	}
-	err = term.permissions.Require(ctx, permission("get", resource, is.GetNamespace()))
-	if err != nil {
-		return "", err
-	}
-
-	now, err := client.Get(ctx, is.GetName(), metav1.GetOptions{})
-	if err != nil {
-		return "", err
-	}
-	if now.GetUID() != is.GetUID() || now.GetResourceVersion() != is.GetResourceVersion() {
-		return "", apierrors.NewConflict(corev1.Resource(resource), is.GetName(), errors.New("it has changed"))
-	}
-	if err := csaupgrade.UpgradeManagedFields(now, updaters(now), fieldManager); err != nil {
-		return "", err
-	}
-
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
-		"uid": now.GetUID(), "resourceVersion": now.GetResourceVersion(), "managedFields": now.GetManagedFields(),
-	}})
-	if err != nil {
-		return "", err
-	}
-
-	err = term.withPermission(ctx, permission("patch", resource, is.GetNamespace()), func() error {
-		options := metav1.PatchOptions{FieldManager: fieldManager}
-		now, err = client.Patch(ctx, is.GetName(), types.MergePatchType, patch, options)
-		return err
-	})
-	if err != nil {
-		return "", err
-	}
-	return now.GetResourceVersion(), nil
 }
 
 // takeTurn returns nil if a Service may be created or deleted now, or a Retry.
@@ -291,27 +196,22 @@ func (t *term) deleteService(ctx context.Context, k api.Key, is *corev1.Service)
 		return err
 	}
 	t.log.Info("Deleting a mirror", "service", k.String())
-	return t.withPermission(ctx, permission("delete", "services", k.Namespace), func() error {
-		return ignoreNotFound(t.core.CoreV1().Services(k.Namespace).Delete(ctx, k.Name, apply.IfUnchanged(is)))
-	})
+	return t.writesServices.Delete(ctx, is)
 }
 
 // applyEndpoints makes the Endpoints that exist the planned ones.
 func (t *term) applyEndpoints(ctx context.Context, key api.Key, p namePlan, is *endpoints) error {
-	client := t.core.CoreV1().Endpoints(key.Namespace)
 	want := p.endpoints
 	switch {
 	case want == nil && (p.keepEndpoints || is == nil || !isOurs(is)):
 		return nil
 	case want == nil:
-		return t.withPermission(ctx, permission("delete", "endpoints", key.Namespace), func() error {
-			return ignoreNotFound(client.Delete(ctx, key.Name, apply.IfUnchanged(is)))
-		})
+		return t.writesEndpoints.Delete(ctx, is)
 	}
 
 	hash := signEndpoints(want)
 	if is == nil {
-		return create(ctx, t, client, "endpoints", want, func(found *endpoints) error {
+		return t.writesEndpoints.Create(ctx, want, func(found *endpoints) error {
 			if found.Labels[clusterLabel] == "" {
 				return fmt.Errorf("the Endpoints %s exist already and are not a mirror: delete them", key)
 			}
@@ -319,20 +219,15 @@ func (t *term) applyEndpoints(ctx context.Context, key api.Key, p namePlan, is *
 		})
 	}
 
-	if isApplied(is, hash, endpointsFields(want)) {
+	if owner.IsApplied(is, hash, endpointsFields(want)) {
 		return nil
 	}
 	if err := t.paces.take(t.paces.updates, key.String(), key); err != nil {
 		return err
 	}
 
-	version, err := takeOver(ctx, t, client, "endpoints", is, false)
-	if err != nil {
-		return ignoreNotFound(err)
-	}
-	return t.withPermission(ctx, permission("patch", "endpoints", key.Namespace), func() error {
-		_, err := client.Apply(ctx, endpointsConfiguration(want, is.UID, version), applyOptions)
-		return ignoreNotFound(err)
+	return t.writesEndpoints.Apply(ctx, is, false, func(version string) *endpointsApplied {
+		return endpointsConfiguration(want, is.UID, version)
 	})
 }
 
@@ -354,24 +249,9 @@ func (e errNameTaken) Error() string {
 		"or delete the local one", e.Key)
 }
 
-// ignoreNotFound treats a deleted object as success: the event of its deletion enqueues the name.
-func ignoreNotFound(err error) error {
-	if apierrors.IsNotFound(err) {
-		return nil
-	}
-	return err
-}
-
 // permission is one for a verb on a core resource in a namespace; empty: in all.
 func permission(verb, resource, namespace string) apply.Permission {
 	return apply.Permission{Resource: corev1.Resource(resource), Namespace: namespace, Verbs: []string{verb}}
-}
-
-// withPermission writes if we have the permission, and counts the write.
-func (t *term) withPermission(ctx context.Context, needed apply.Permission, write func() error) error {
-	err := t.permissions.Do(ctx, needed, write)
-	t.metrics.countWrite(needed.Resource.Resource, needed.Verbs[0], err)
-	return err
 }
 
 // setResults replaces the results for a name, and enqueues the Links that they concern.

@@ -82,7 +82,7 @@ func whatPlansRead(whole *corev1.Service) (kept *corev1.Service, size int) {
 		kept.Spec.Ports = nil
 	}
 	if ours {
-		kept.ManagedFields, size = ownEntries(whole)
+		kept.ManagedFields, size = owner.Entries(whole)
 	}
 
 	size += portSize * len(kept.Spec.Ports)
@@ -122,11 +122,14 @@ func trimEndpoints(object any) (*endpoints, bool) {
 		endpoints.Subsets = []endpointSubset{{Addresses: make([]corev1.EndpointAddress, 1)}}
 	}
 
-	fields, size := ownEntries(whole)
+	var fields []metav1.ManagedFieldsEntry
+	size := 0
+	if isOurs(whole) {
+		fields, size = owner.Entries(whole)
+	}
 	applied := whole.Annotations[appliedAnnotation]
 	if size += len(applied); size > maxKept {
-		updated := metav1.ManagedFieldsEntry{Manager: fieldManager, Operation: metav1.ManagedFieldsOperationUpdate}
-		fields, applied = []metav1.ManagedFieldsEntry{updated}, "" // they are taken over, and applied anew
+		fields, applied = []metav1.ManagedFieldsEntry{owner.Updated()}, "" // they are taken over, and applied anew
 	}
 	endpoints.ManagedFields, endpoints.Annotations = fields, map[string]string{appliedAnnotation: applied}
 	return endpoints, true

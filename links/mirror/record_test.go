@@ -163,11 +163,11 @@ func TestOwnEntries(t *testing.T) {
 		if is := len(record.ManagedFields) > 0; is != c.is {
 			t.Errorf("%s: it is kept: %t", name, is)
 		}
-		if writes := len(updaters(record)) > 0; writes != c.writes || writes != (len(updaters(svc)) > 0) {
+		if writes := owner.HasUpdaters(record); writes != c.writes || writes != owner.HasUpdaters(svc) {
 			t.Errorf("%s: it is that of one who updates: %t", name, writes)
 		}
 		fields := [][]string{{"f:metadata", "f:labels", "f:app"}}
-		if got, want := isApplied(record, "", fields), isApplied(svc, "", fields); got != want {
+		if got, want := owner.IsApplied(record, "", fields), owner.IsApplied(svc, "", fields); got != want {
 			t.Errorf("%s: it is applied: %t, want %t", name, got, want)
 		}
 	}

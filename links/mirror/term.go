@@ -91,6 +91,8 @@ type term struct {
 	namespaces      *api.Informer[struct{}]
 	knownNamespaces map[string]bool // of namespaceChanged alone
 	permissions     *apply.Permissions
+	writesServices  *serviceWriter
+	writesEndpoints *endpointsWriter
 	budget          *budget
 	paces           *paces
 	remoteEndpoints remoteEndpoints
@@ -121,6 +123,7 @@ func newTerm(mirror *Mirror, engaged *api.Connection, permissions *apply.Permiss
 	}
 	term.linkSet.Store(&linkSet{})
 
+	term.newWriters()
 	term.statuses = apply.NewLoop(mirror.log, apply.Config[api.Key]{
 		Reconcile: term.reportLink, Queue: "mirror-statuses", Delay: statusDelay,
 	})
