@@ -290,18 +290,6 @@ func (r *reporter) reportGuarded(t cluster.Traffic) {
 	}
 }
 
-// messageLimit bounds the message of a condition, in bytes, so that an Event can carry it as well: parts of
-// it may come from a kubeconfig, or from a linked cluster.
-const messageLimit = 960
-
-func truncate(text string) string {
-	const more = "…"
-	if len(text) > messageLimit {
-		text = strings.ToValidUTF8(text[:messageLimit-len(more)], "") + more
-	}
-	return federation.Printable(text)
-}
-
 // oneLine renders joined errors on one line.
 func oneLine(err error) string {
 	if err == nil {

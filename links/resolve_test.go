@@ -16,6 +16,7 @@ import (
 	"github.com/fingerpost/fingerpost/cluster"
 	"github.com/fingerpost/fingerpost/cluster/api"
 	"github.com/fingerpost/fingerpost/cluster/apitest"
+	"github.com/fingerpost/fingerpost/cluster/apply/status"
 	"github.com/fingerpost/fingerpost/federation"
 )
 
@@ -359,8 +360,8 @@ func TestConsistent(t *testing.T) {
 // What is more than is held of a cluster is a condition from then on.
 func TestWithinBudget(t *testing.T) {
 	within := func(l *Link, over string) string {
-		status := cluster.Status{State: federation.Live, OverBudget: over}
-		all := conditionsFor(l, outcome{winner: l}, status, true, time.Time{})
+		now := cluster.Status{State: federation.Live, OverBudget: over}
+		all := conditionsFor(l, outcome{winner: l}, now, true, time.Time{})
 		return short(slices.DeleteFunc(all, func(o metav1.Condition) bool { return o.Type != WithinBudget }))
 	}
 	l := link("b", 0, nil)
@@ -398,13 +399,13 @@ func short(conditions []metav1.Condition) string {
 // Messages are cut to what an API server and an Event accept, and never within a character.
 func TestMessagesAreBounded(t *testing.T) {
 	for _, text := range []string{
-		"short", strings.Repeat("x", messageLimit), strings.Repeat("é", messageLimit),
-		"x" + strings.Repeat("é", messageLimit), strings.Repeat("\x80", 2*messageLimit),
+		"short", strings.Repeat("x", status.MessageLimit), strings.Repeat("é", status.MessageLimit),
+		"x" + strings.Repeat("é", status.MessageLimit), strings.Repeat("\x80", 2*status.MessageLimit),
 	} {
 		refused := &Link{refusal: reasonInvalid, refused: text}
 		got := conditionsFor(refused, outcome{}, cluster.Status{}, false, time.Time{})[0].Message
-		if len(got) > messageLimit || !utf8.ValidString(got) ||
-			(len(text) > messageLimit) != strings.HasSuffix(got, "…") ||
+		if len(got) > status.MessageLimit || !utf8.ValidString(got) ||
+			(len(text) > status.MessageLimit) != strings.HasSuffix(got, "…") ||
 			!strings.HasPrefix(text, strings.TrimSuffix(got, "…")) {
 			t.Errorf("%d bytes become %q", len(text), got)
 		}
@@ -414,11 +415,11 @@ func TestMessagesAreBounded(t *testing.T) {
 // Credentials are not valid from the moment at which they expire, whether or not the API server refuses them yet.
 func TestExpired(t *testing.T) {
 	end := time.Unix(1e9, 0)
-	l, status := link("b", 0, nil), cluster.Status{State: federation.Live, Source: "Secret ns/b", Expires: end}
+	l, now := link("b", 0, nil), cluster.Status{State: federation.Live, Source: "Secret ns/b", Expires: end}
 	for at, want := range map[time.Duration]string{
 		-time.Second: "CredentialsValid=True/Valid", 0: "CredentialsValid=False/Expired",
 	} {
-		all := conditionsFor(l, outcome{winner: l}, status, true, end.Add(at))
+		all := conditionsFor(l, outcome{winner: l}, now, true, end.Add(at))
 		c := all[slices.IndexFunc(all, func(c metav1.Condition) bool { return c.Type == CredentialsValid })]
 		if got := short([]metav1.Condition{c}); got != want || !strings.Contains(c.Message, "2001-09-09T01:46:40Z") {
 			t.Errorf("%s after it: %s, want %s: %s", at, got, want, c.Message)

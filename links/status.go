@@ -1,15 +1,12 @@
 package links
 
 import (
-	"cmp"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
-	"github.com/fingerpost/fingerpost/cluster/api"
 )
 
 // LinkStatus is one Link with the conditions that this replica computed for it. A Link that was deleted while this
@@ -81,8 +78,8 @@ func (r *Reconciler) Links() []LinkStatus {
 		status := LinkStatus{Namespace: link.key.Namespace, Name: link.key.Name, Cluster: link.clusterName}
 		if p := r.reports[link.uid]; p != nil {
 			status.Conditions = p.conditions
-			if w := r.statusWriter; w != nil && p.attempt != nil {
-				status.UndeclaredFields, status.StatusRefused = w.undeclared.in(link.version), p.attempt.refused
+			if w := r.statusWriter; w != nil {
+				status.UndeclaredFields, status.StatusRefused = w.Report(link.key, link.shown())
 				status.ConditionsUnsupported = status.StatusRefused != "" ||
 					slices.Contains(status.UndeclaredFields, "conditions")
 			}
@@ -114,7 +111,7 @@ func (r *Reconciler) undeclaredFields() []string {
 	if r.statusWriter == nil {
 		return nil
 	}
-	return r.statusWriter.undeclared.fields
+	return r.statusWriter.Undeclared()
 }
 
 // Refused returns why Links cannot be listed, such as NotFound without a CRD; empty if they can.
@@ -136,18 +133,6 @@ func newConditionMetrics(r *Reconciler) *conditionMetrics {
 	}, []string{"reason"})}
 	m.writes.WithLabelValues("")
 	return m
-}
-
-// countWrite counts a write. The reason of an error that is no API server's is Unknown.
-func (m *conditionMetrics) countWrite(err error) {
-	reason := ""
-	switch {
-	case len(rejectedFields(err)) > 0:
-		reason = "Undeclared"
-	case err != nil:
-		reason = cmp.Or(string(api.StatusReason(err)), "Unknown")
-	}
-	m.writes.WithLabelValues(reason).Inc()
 }
 
 var (

@@ -230,10 +230,10 @@ func TestNextHolder(t *testing.T) {
 			}),
 			MirroredServices: MirroredServices{Mirrored: l.status.Mirrored},
 		}
-		tree, err := left.tree(l)
+		tree, err := left.Tree(l.status)
 		f.must(err)
 		_, err = f.reconciler.dynamic.Resource(linkResource(l.version)).Namespace("linkerd").
-			Apply(f.ctx, "east", l.withStatus(tree), metav1.ApplyOptions{FieldManager: fieldManager}, "status")
+			Apply(f.ctx, "east", withStatus(l, tree), metav1.ApplyOptions{FieldManager: fieldManager}, "status")
 		f.must(err)
 		f.pass(time.Minute)
 		if f.shown()["Obsolete"] != "True" {
@@ -263,9 +263,9 @@ func TestConditionOfAnotherManager(t *testing.T) {
 		theirs := writtenStatus{conditions: append(slices.Clone(l.status.conditions),
 			metav1.Condition{Type: SlicesComplete, Status: metav1.ConditionFalse, Reason: "Wrong", Message: "wrong"},
 			metav1.Condition{Type: "Audited", Status: metav1.ConditionTrue, Reason: "Audited", Message: "theirs"})}
-		tree, err := theirs.tree(l)
+		tree, err := theirs.Tree(l.status)
 		f.must(err)
-		text, err := l.withStatus(tree).MarshalJSON()
+		text, err := withStatus(l, tree).MarshalJSON()
 		f.must(err)
 		_, err = meddler.Patch(f.ctx, "east", types.MergePatchType, text,
 			metav1.PatchOptions{FieldManager: "kubectl"}, "status")
@@ -305,6 +305,15 @@ func (r *replica) count(text string) (n int) {
 			return n
 		}
 	}
+}
+
+// withStatus returns a Link with nothing but a status, to be applied to the version that was read.
+func withStatus(l *Link, fields map[string]any) *unstructured.Unstructured {
+	object := l.reference()
+	object.SetUID("")
+	object.Object["status"] = fields
+	object.SetResourceVersion(l.resourceVersion)
+	return object
 }
 
 // Of two replicas that see the same, one records an Event, and the next holder does not record it again.
@@ -495,7 +504,7 @@ func TestPaceOfWrites(t *testing.T) {
 		if n, recorded := f.patches()-before, f.count(""); n < 15 || n > 20 || recorded > n {
 			t.Errorf("%d patches and %d Events within 20 s", n, recorded)
 		}
-		f.pass(paceWindow)
+		f.pass(10 * time.Second)
 		if diff := cmp.Diff(with(healthy, Writable, "True"), f.shown()); diff != "" {
 			t.Error(diff)
 		}

@@ -13,6 +13,7 @@ import (
 	utiljson "k8s.io/apimachinery/pkg/util/json"
 
 	"github.com/fingerpost/fingerpost/cluster/api"
+	"github.com/fingerpost/fingerpost/cluster/apply/status"
 	"github.com/fingerpost/fingerpost/cluster/linkerd"
 )
 
@@ -152,7 +153,7 @@ func (m MirrorStatus) writable(before *MirrorStatus) *MirrorStatus {
 		m.unlistedMirrored, m.unlistedFederated = before.unlistedMirrored, before.unlistedFederated
 	}
 
-	message := truncate(m.Condition.Message)
+	message := status.Message(m.Condition.Message)
 	if n := len(m.Unmatched); n > 0 {
 		message += fmt.Sprintf("; %d Services have a label that no selector of the Link matches, such as %s",
 			n, m.Unmatched[0])
@@ -191,7 +192,7 @@ func (m *MirrorStatus) exported() *MirrorReport {
 
 func (m *MirrorStatus) equal(o *MirrorStatus) bool {
 	switch {
-	case o == nil || !equalConditions(&m.Condition, &o.Condition) || !slices.Equal(m.Unmatched, o.Unmatched):
+	case o == nil || !status.SameCondition(&m.Condition, &o.Condition) || !slices.Equal(m.Unmatched, o.Unmatched):
 		return false
 	case m.Services == nil || o.Services == nil:
 		return m.Services == o.Services
@@ -302,27 +303,12 @@ func wantedStatus(
 		want.conditions = append(want.conditions, *shown)
 	}
 
-	setTransitionTimes(want.conditions, link.status.conditions, now)
+	status.SetTransitionTimes(want.conditions, link.status.conditions, now)
 	if mirror != nil && mirror.Services != nil {
 		want.Mirrored = wantedServices(link.status.Mirrored, mirror.Services.Mirrored, now)
 		want.Federated = wantedServices(link.status.Federated, mirror.Services.Federated, now)
 	}
 	return want
-}
-
-// setTransitionTimes sets when the status of each condition has changed: now, unless it is the one that is shown.
-func setTransitionTimes(conditions, shown []metav1.Condition, now metav1.Time) {
-	for i := range conditions {
-		c := &conditions[i]
-		setTransitionTime(c, meta.FindStatusCondition(shown, c.Type), now)
-	}
-}
-
-func setTransitionTime(c, shown *metav1.Condition, now metav1.Time) {
-	c.LastTransitionTime = now
-	if shown != nil && shown.Status == c.Status {
-		c.LastTransitionTime = shown.LastTransitionTime
-	}
 }
 
 // wantedServices returns a list of Services as it should be: with our entries, and with those of other
@@ -343,24 +329,23 @@ func wantedServices(present, ours []ServiceStatus, now metav1.Time) []ServiceSta
 		s.Conditions = slices.Clone(s.Conditions)
 		for i := range s.Conditions {
 			c := &s.Conditions[i]
-			setTransitionTime(&c.Condition, shown[s.RemoteRef].condition(c.Type), now)
+			status.SetTransitionTime(&c.Condition, shown[s.RemoteRef].condition(c.Type), now)
 		}
 		want = append(want, s)
 	}
 	return append(want, others...)
 }
 
-// tree returns a status as JSON, to be applied over that of a Link. A list that is empty now is sent as such, for
-// another manager may own its entries.
-func (s writtenStatus) tree(l *Link) (map[string]any, error) {
+// Tree implements [status.Status]. A list that is empty now is sent as such, for another manager may own its entries.
+func (s writtenStatus) Tree(shown writtenStatus) (map[string]any, error) {
 	fields := map[string]any{}
 	if len(s.conditions) > 0 {
 		fields["conditions"] = s.conditions
 	}
-	if len(s.Mirrored)+len(l.status.Mirrored) > 0 {
+	if len(s.Mirrored)+len(shown.Mirrored) > 0 {
 		fields["mirrorServices"] = append([]ServiceStatus{}, s.Mirrored...)
 	}
-	if len(s.Federated)+len(l.status.Federated) > 0 {
+	if len(s.Federated)+len(shown.Federated) > 0 {
 		fields["federatedServices"] = append([]ServiceStatus{}, s.Federated...)
 	}
 
@@ -372,32 +357,19 @@ func (s writtenStatus) tree(l *Link) (map[string]any, error) {
 	return tree, utiljson.Unmarshal(text, &tree)
 }
 
-// without returns a status as a schema keeps it that lacks fields.
-func (s writtenStatus) without(undeclared []string, l *Link) (writtenStatus, error) {
-	if len(undeclared) == 0 {
-		return s, nil
-	}
-	tree, err := s.tree(l)
-	if err != nil {
-		return writtenStatus{}, err
-	}
-	dropFields(tree, undeclared)
-	return readFields(tree), nil
-}
-
-// contradicts reports whether a Link's status has to be written to be the wanted one. Condition types that
-// are not ours are never compared, and a status without conditions is about the lists alone.
-func (s writtenStatus) contradicts(want writtenStatus) bool {
+// Contradicts implements [status.Status]. Condition types that are not ours are never compared, and a status without
+// conditions is about the lists alone.
+func (s writtenStatus) Contradicts(want writtenStatus) bool {
 	isUnwanted := func(c metav1.Condition) bool {
 		return slices.Contains(ownConditions, c.Type) && meta.FindStatusCondition(want.conditions, c.Type) == nil
 	}
 	return len(want.conditions) > 0 && slices.ContainsFunc(s.conditions, isUnwanted) ||
-		!includes(s.conditions, want.conditions) || !s.sameServices(&want.MirroredServices)
+		!status.Includes(s.conditions, want.conditions) || !s.sameServices(&want.MirroredServices)
 }
 
-// same reports whether two statuses are equal but for times.
-func (s writtenStatus) same(o writtenStatus) bool {
-	return includes(s.conditions, o.conditions) && includes(o.conditions, s.conditions) &&
+// Same implements [status.Status].
+func (s writtenStatus) Same(o writtenStatus) bool {
+	return status.Includes(s.conditions, o.conditions) && status.Includes(o.conditions, s.conditions) &&
 		s.sameServices(&o.MirroredServices)
 }
 
@@ -405,6 +377,9 @@ func (s *MirroredServices) sameServices(o *MirroredServices) bool {
 	return slices.EqualFunc(s.Mirrored, o.Mirrored, sameEntry) &&
 		slices.EqualFunc(s.Federated, o.Federated, sameEntry)
 }
+
+// truncate returns a text as the message of a condition.
+func truncate(text string) string { return status.Message(text) }
 
 // sameEntry reports whether two entries are equal but for times.
 func sameEntry(a, b ServiceStatus) bool {
@@ -415,17 +390,5 @@ func sameEntry(a, b ServiceStatus) bool {
 func sameServiceCondition(a, b ServiceCondition) bool {
 	sameLocal := a.LocalRef == b.LocalRef ||
 		a.LocalRef != nil && b.LocalRef != nil && *a.LocalRef == *b.LocalRef
-	return a.Type == b.Type && equalConditions(&a.Condition, &b.Condition) && sameLocal
-}
-
-// includes reports whether conditions include others, equal but for their times.
-func includes(conditions, others []metav1.Condition) bool {
-	return !slices.ContainsFunc(others, func(c metav1.Condition) bool {
-		return !equalConditions(meta.FindStatusCondition(conditions, c.Type), &c)
-	})
-}
-
-func equalConditions(a, b *metav1.Condition) bool {
-	return a != nil && a.Status == b.Status && a.Reason == b.Reason &&
-		a.Message == b.Message && a.ObservedGeneration == b.ObservedGeneration
+	return a.Type == b.Type && status.SameCondition(&a.Condition, &b.Condition) && sameLocal
 }

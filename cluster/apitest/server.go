@@ -1117,10 +1117,10 @@ func (s *Server) matching(req request) (all []*unstructured.Unstructured) {
 
 var listKinds = map[string]string{
 	"configmaps": "ConfigMapList", "endpoints": "EndpointsList", "endpointslices": "EndpointSliceList",
-	"externalworkloads": "ExternalWorkloadList", "jobs": "JobList", "leases": "LeaseList", "links": "LinkList",
-	"namespaces": "NamespaceList", "nodes": "NodeList", "pods": "PodList", "replicasets": "ReplicaSetList",
-	"secrets": "SecretList", "servers": "ServerList", "serviceprofiles": "ServiceProfileList",
-	"services": "ServiceList",
+	"externalworkloads": "ExternalWorkloadList", "httproutes": "HTTPRouteList", "jobs": "JobList",
+	"leases": "LeaseList", "links": "LinkList", "namespaces": "NamespaceList", "nodes": "NodeList", "pods": "PodList",
+	"replicasets": "ReplicaSetList", "secrets": "SecretList", "servers": "ServerList",
+	"serviceprofiles": "ServiceProfileList", "services": "ServiceList",
 }
 
 // write creates, updates or patches; it needs s.mu.

@@ -28,13 +28,14 @@ cmd/fingerpost/cmdtest ->
 
 links/mirror -> links cluster cluster/apply cluster/apply/object cluster/lease cluster/linkerd cluster/api
 links/mirror -> federation federation/policy federation/watch
-links -> cluster cluster/apply cluster/linkerd cluster/api cluster/view
+links -> cluster cluster/apply cluster/apply/status cluster/linkerd cluster/api cluster/view
 links -> federation federation/policy federation/watch
 
 cluster/endpointslice -> cluster cluster/apply cluster/apply/object cluster/linkerd cluster/api cluster/view
 cluster/endpointslice -> federation federation/policy federation/watch
 cluster/multicluster -> cluster cluster/api federation/watch
 cluster/apply/object -> cluster/apply
+cluster/apply/status -> cluster/apply cluster/api federation
 cluster/apply -> cluster cluster/lease cluster/api federation federation/watch
 cluster/lease -> cluster/api federation/watch
 cluster -> cluster/api cluster/checkpoint cluster/linkerd cluster/view

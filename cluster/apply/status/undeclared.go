@@ -1,4 +1,4 @@
-package links
+package status
 
 import (
 	"errors"
@@ -10,12 +10,12 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 )
 
-// # What a schema of Links does not declare
+// # What a schema does not declare
 //
-// Links have the schema that an admin has installed: Linkerd's, which knows no conditions of the Link itself; an older
-// one of ours; one of a fork. A field that it lacks makes an API server reject an apply as a whole, and is dropped
-// from a merge patch. Such a field alone is left out of what is written, and reported by its name; all others are
-// written.
+// A kind has the schema that an admin has installed: of another program, an older one of ours, or one of a fork.
+// Linkerd's schema of Links knows no conditions of the Link itself. A field that it lacks makes an API server reject an
+// apply as a whole, and is dropped from a merge patch. Such a field alone is left out of what is written, and
+// reported by its name; all others are written.
 //
 // Which fields those are the API server reports itself, so that it is the schema in use that counts, and no further
 // right is needed: a rejection names each of them, and what comes back from a write lacks them. For example
@@ -23,13 +23,13 @@ import (
 //	.status.mirrorServices[3].conditions[0].localRef: field not declared in schema
 //
 // makes mirrorServices.conditions.localRef one. A rejected apply is sent again at once without them. They are known
-// of a version of Links, not of each Link, and are forgotten after unsupportedRetry: the next write has all fields
+// of a version of the kind, not of each object, and are forgotten after unsupportedRetry: the next write has all fields
 // again.
 
-// maxUndeclared bounds the fields of one version. We write some 30 in all.
+// maxUndeclared bounds the fields of one version. Of Links we write some 30 in all.
 const maxUndeclared = 50
 
-// An undeclared is what the schema of Links lacks in the version in which they are read.
+// An undeclared is what the schema lacks in the version in which they are read.
 type undeclared struct {
 	version string
 	fields  []string // of the status, as conditions or mirrorServices.conditions.localRef; sorted
@@ -100,8 +100,8 @@ func rejectedFields(err error) (fields []string) {
 	return fields
 }
 
-// errNoStatus is that the schema of Links has no status.
-var errNoStatus = errors.New("the schema of Links has no status")
+// errNoStatus is that the schema has no status.
+var errNoStatus = errors.New("the schema has no status")
 
 // dropFields deletes fields from a status.
 func dropFields(status map[string]any, fields []string) {

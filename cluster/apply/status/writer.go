@@ -1,0 +1,442 @@
+package status
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/go-logr/logr"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/dynamic"
+
+	"github.com/fingerpost/fingerpost/cluster/api"
+	"github.com/fingerpost/fingerpost/cluster/apply"
+)
+
+const (
+	// resyncInterval is how often the statuses of all objects are compared with what they should be, besides each time
+	// that one of the two changes. It costs no request for those that are equal.
+	resyncInterval = time.Minute
+	// paceWrites is how often the status of one object is written within paceWindow, whatever causes it: once a second,
+	// and what happens after a quiet time shows at once. What is wanted when the next write is due is written.
+	paceWrites = 10
+	paceWindow = paceWrites * time.Second
+
+	// unsupportedRetry is until a status is applied again that the API server refuses, or stores otherwise, and until a
+	// field is written again that its schema lacks.
+	unsupportedRetry = 10 * time.Minute
+	// conflictRetry is until a status is applied again that was computed from an older version of the object, unless
+	// the event of the newer one comes first.
+	conflictRetry = time.Second
+	// contestedRetry is until a status is applied again that was applied before, and that another writer replaced.
+	contestedRetry = time.Second
+
+	workers = 4
+)
+
+// A Status is the part of a status that is written. It is immutable.
+type Status[S any] interface {
+	// Contradicts reports whether an object that shows this has to be written to show what is wanted.
+	Contradicts(want S) bool
+	// Same reports whether two are equal but for times.
+	Same(o S) bool
+	// Tree returns it as JSON, to be applied over what an object shows. A list that is empty now is a part of it, if
+	// others may own its entries.
+	Tree(shown S) (map[string]any, error)
+}
+
+// An Object is one as it was read.
+type Object[S any] struct {
+	Version              string // of its API
+	UID, ResourceVersion string
+	Shown                S
+
+	// Wanted returns what it should show; false if that is not known yet. It is called when the object may be written,
+	// before the two are compared.
+	Wanted func() (S, bool)
+}
+
+// Config is what a Writer writes. All of it is required but what may be nil.
+type Config[S Status[S]] struct {
+	Manager     string // the field manager
+	Resource    schema.GroupResource
+	Kind        string
+	Client      dynamic.Interface
+	Permissions *apply.Permissions
+
+	Keys   func() []api.Key                         // of all objects, each minute
+	Object func(api.Key) (o Object[S], exists bool) // as it was read last
+	Read   func(status map[string]any) S            // what is written of a whole status
+
+	// Whole returns what replaces a status by a merge patch: a tree, with what is others' in lists that such a patch
+	// replaces. It is called where an apply leaves a part of an entry, which is invalid. nil: the tree as it is.
+	Whole func(tree map[string]any, shown S) (map[string]any, error)
+
+	// HasStatus reports whether a version of the kind has a status; nil: it does.
+	HasStatus func(ctx context.Context, version string) (bool, error)
+
+	// Wrote is called for each write, with the reason of its failure: "" for none, Undeclared for fields that the
+	// schema lacks, Unknown for one that is no API server's.
+	Wrote func(reason string)
+
+	Advice string // for the log, where fields are left out, such as what to install
+	Remedy string // for people, where there is no status
+}
+
+// A Writer writes the status of objects of one kind in one term of a Lease. It is made for that term.
+//
+// mu guards the maps. Nothing is called under it. The Loop gives one object to one worker, which is the only one to set
+// what is recorded of it. It costs two statuses an object that was written in the term.
+type Writer[S Status[S]] struct {
+	config Config[S]
+	log    logr.Logger
+	loop   *apply.Loop[api.Key]
+
+	mu         sync.Mutex
+	records    map[api.Key]record[S]
+	undeclared undeclared
+}
+
+// A record is what is known of the writes of one object.
+type record[S any] struct {
+	uid     string
+	attempt *attempt[S]
+	writes  []time.Time // the last ones, paceWrites at most
+}
+
+// An attempt is the last status that was applied to an object, and what became of it.
+type attempt[S any] struct {
+	at              time.Time // it was made
+	servedIn        string    // the version of the API
+	before, after   string    // resource versions; equal if nothing has changed
+	applied, stored S
+	refused         string // why no status of the object can be written, for people; empty if one can
+}
+
+// counts reports whether what became of an attempt would become of the same one now.
+func (a *attempt[S]) counts(o Object[S]) bool {
+	return a != nil && a.servedIn == o.Version && time.Since(a.at) < unsupportedRetry
+}
+
+// NewWriter returns a Writer for one term.
+func NewWriter[S Status[S]](log logr.Logger, config Config[S]) *Writer[S] {
+	w := &Writer[S]{config: config, log: log, records: map[api.Key]record[S]{}}
+	w.loop = apply.NewLoop(log, apply.Config[api.Key]{
+		Reconcile: w.write, Background: []func(context.Context){w.resync}, Failed: w.logNotWritten, Workers: workers,
+	})
+	return w
+}
+
+// Run writes until the term ends, and returns nil then.
+func (w *Writer[S]) Run(term context.Context) error { return w.loop.Run(term) }
+
+// Enqueue has the statuses of objects compared, and written if they are not as they should be.
+func (w *Writer[S]) Enqueue(keys ...api.Key) { w.loop.Enqueue(keys...) }
+
+// Report returns, of an object whose status was written or refused in this term, which fields are left out because the
+// schema lacks them, as conditions or parents.conditions, and why no status can be written; empty if one can.
+func (w *Writer[S]) Report(k api.Key, o Object[S]) (leftOut []string, refused string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	last := w.records[k]
+	if last.attempt == nil || last.uid != o.UID {
+		return nil, ""
+	}
+	return w.undeclared.in(o.Version), last.attempt.refused
+}
+
+// Undeclared returns the fields that the schema lacks, as far as was found out.
+func (w *Writer[S]) Undeclared() []string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.undeclared.fields
+}
+
+// resync enqueues all objects, at first and each minute, and forgets those that are gone.
+func (w *Writer[S]) resync(ctx context.Context) {
+	wait.UntilWithContext(ctx, func(context.Context) {
+		keys := w.config.Keys()
+		exist := sets.New(keys...)
+		w.mu.Lock()
+		maps.DeleteFunc(w.records, func(k api.Key, _ record[S]) bool { return !exist.Has(k) })
+		w.mu.Unlock()
+		w.loop.Enqueue(keys...)
+	}, resyncInterval)
+}
+
+func (w *Writer[S]) logNotWritten(k api.Key, err error, failures int) {
+	w.log.Info("The status of a "+w.config.Kind+" was not written, which is tried again",
+		"name", k.String(), "error", err.Error(), "failures", failures)
+}
+
+// write applies the status of one object, unless it is as it should be.
+func (w *Writer[S]) write(ctx context.Context, key api.Key) error {
+	object, found := w.config.Object(key)
+	if !found {
+		return nil
+	}
+
+	w.mu.Lock()
+	last := w.records[key]
+	w.mu.Unlock()
+	if last.uid != object.UID {
+		last = record[S]{uid: object.UID}
+	}
+
+	if len(last.writes) == paceWrites && time.Since(last.writes[0]) < paceWindow {
+		left := paceWindow - time.Since(last.writes[0])
+		return &apply.Retry{After: left, Err: errors.New("the status was written often in the last seconds")}
+	}
+
+	want, known := object.Wanted()
+	if !known {
+		return nil // it is enqueued once it is
+	}
+
+	next, err := w.applyStatus(ctx, key, object, want, last.attempt)
+	if next != last.attempt || err != nil && !errors.As(err, new(*apply.Retry)) {
+		last.writes = append(slices.Clone(last.writes[max(0, len(last.writes)+1-paceWrites):]), time.Now())
+	}
+	last.attempt = next
+	w.mu.Lock()
+	w.records[key] = last
+	w.mu.Unlock()
+
+	if apierrors.IsConflict(err) {
+		return &apply.Retry{After: conflictRetry, Err: err}
+	}
+	return err
+}
+
+// applyStatus applies the status of one object, unless it is as it should be, and returns the last attempt.
+func (w *Writer[S]) applyStatus(
+	ctx context.Context, key api.Key, object Object[S], whole S, last *attempt[S],
+) (*attempt[S], error) {
+	want, err := w.without(whole, object.Shown, w.undeclaredIn(object.Version))
+
+	switch {
+	case err != nil:
+		return last, fmt.Errorf("status of %s %s: %w", w.config.Kind, key, err)
+	case last.counts(object) && last.refused != "", !object.Shown.Contradicts(want):
+		return last, nil
+	case last.counts(object) && last.applied.Same(want) && last.stored.Same(object.Shown):
+		return last, nil // the API server stores it otherwise
+	case last != nil && last.after != last.before && last.before == object.ResourceVersion:
+		return last, nil // the watch has not shown our last write yet
+	case last.counts(object) && last.applied.Same(want) && time.Since(last.at) < contestedRetry:
+		return last, &apply.Retry{
+			After: contestedRetry - time.Since(last.at), Err: errors.New("another writer has replaced it"),
+		}
+	}
+
+	next, err := w.apply(ctx, key, object, whole)
+	if next == nil {
+		return last, err
+	}
+	if next.refused != "" && (last == nil || last.refused != next.refused) {
+		w.log.Info("The status of a "+w.config.Kind+" cannot be written: "+next.refused,
+			"name", key.String(), "served", object.Version)
+	}
+	return next, nil
+}
+
+// apply sends a status without the fields that the schema lacks, and returns what became of it; nil if that is an
+// error, or if the object is gone.
+func (w *Writer[S]) apply(ctx context.Context, key api.Key, object Object[S], whole S) (*attempt[S], error) {
+	back, sent, err := w.send(ctx, key, object, whole)
+	attempt := &attempt[S]{
+		at: time.Now(), servedIn: object.Version, before: object.ResourceVersion, after: object.ResourceVersion,
+	}
+
+	switch {
+	case err == nil && back == nil: // all that differs has no field
+		attempt.applied, attempt.stored = sent, object.Shown
+		return attempt, nil
+	case errors.Is(err, errNoStatus):
+		attempt.refused = fmt.Sprintf("the %s CRD has no status in %s, the newest version that it serves: %s",
+			w.config.Kind, object.Version, w.config.Remedy)
+		return attempt, nil
+	case apierrors.IsForbidden(err):
+		attempt.refused = w.whyForbidden(ctx, key, err)
+		return attempt, nil
+	case apierrors.IsNotFound(err): // deleted meanwhile
+		return nil, nil
+	case err != nil:
+		return nil, fmt.Errorf("status of %s %s: %w", w.config.Kind, key, err)
+	}
+
+	attempt.after, attempt.applied, attempt.stored = back.GetResourceVersion(), sent, w.config.Read(statusOf(back))
+	return attempt, nil
+}
+
+func statusOf(o *unstructured.Unstructured) map[string]any {
+	fields, _, _ := unstructured.NestedMap(o.Object, "status")
+	return fields
+}
+
+// send sends a status until the API server has named all fields that its schema lacks. It returns what is stored then,
+// and what it was computed from; nothing is stored if what the schema has is as it should be.
+func (w *Writer[S]) send(
+	ctx context.Context, key api.Key, object Object[S], whole S,
+) (back *unstructured.Unstructured, sent S, err error) {
+	for {
+		lacking := w.undeclaredIn(object.Version)
+		if sent, err = w.without(whole, object.Shown, lacking); err != nil || !object.Shown.Contradicts(sent) {
+			return nil, sent, err
+		}
+
+		tree, err := sent.Tree(object.Shown)
+		if err != nil {
+			return nil, sent, err
+		}
+
+		back, err = w.patch(ctx, key, object, tree)
+		rejected := rejectedFields(err)
+
+		switch named := fieldsIn(tree).Intersection(sets.New(rejected...)); {
+		case slices.Contains(rejected, ""):
+			return nil, sent, errNoStatus
+		case len(named) > 0 && len(lacking) < maxUndeclared:
+			w.addUndeclared(key, object.Version, sets.List(named))
+			continue
+		case apierrors.IsNotFound(err) && w.lacksStatus(ctx, object.Version):
+			return nil, sent, errNoStatus
+		case err != nil:
+			return nil, sent, err
+		}
+
+		stored := statusOf(back)
+		if dropped := droppedFields(tree, stored); len(dropped) > 0 {
+			w.addUndeclared(key, object.Version, dropped)
+			sent, err = w.without(sent, object.Shown, dropped)
+		}
+		w.mu.Lock()
+		w.undeclared.remove(object.Version, fieldsIn(stored))
+		w.mu.Unlock()
+		return back, sent, err
+	}
+}
+
+// without returns a status as a schema keeps it that lacks fields.
+func (w *Writer[S]) without(whole, shown S, lacking []string) (S, error) {
+	if len(lacking) == 0 {
+		return whole, nil
+	}
+	tree, err := whole.Tree(shown)
+	if err != nil {
+		return whole, err
+	}
+	dropFields(tree, lacking)
+	return w.config.Read(tree), nil
+}
+
+// patch applies a status. If that leaves a part of an entry, which is invalid, it replaces all of it by a merge patch:
+// of an entry that others have created, and that we have changed, an apply leaves a part when we leave it out.
+func (w *Writer[S]) patch(
+	ctx context.Context, key api.Key, object Object[S], tree map[string]any,
+) (*unstructured.Unstructured, error) {
+	in := w.config.Client.Resource(w.config.Resource.WithVersion(object.Version)).Namespace(key.Namespace)
+	applied := w.applied(key, object, tree)
+	options := metav1.ApplyOptions{FieldManager: w.config.Manager, Force: true}
+	back, err := in.Apply(ctx, key.Name, applied, options, "status")
+	w.countWrite(err)
+	if !apierrors.IsInvalid(err) || w.config.Whole == nil {
+		return back, err
+	}
+
+	whole, err := w.config.Whole(maps.Clone(tree), object.Shown)
+	if err != nil {
+		return nil, err
+	}
+	patch, err := w.applied(key, object, whole).MarshalJSON()
+	if err != nil {
+		return nil, err
+	}
+	merge := metav1.PatchOptions{FieldManager: w.config.Manager}
+	back, err = in.Patch(ctx, key.Name, types.MergePatchType, patch, merge, "status")
+	w.countWrite(err)
+	return back, err
+}
+
+// applied returns an object with nothing but a status, to be applied to the version that was read.
+func (w *Writer[S]) applied(key api.Key, object Object[S], tree map[string]any) *unstructured.Unstructured {
+	applied := &unstructured.Unstructured{Object: map[string]any{"status": tree}}
+	applied.SetAPIVersion(schema.GroupVersion{Group: w.config.Resource.Group, Version: object.Version}.String())
+	applied.SetKind(w.config.Kind)
+	applied.SetNamespace(key.Namespace)
+	applied.SetName(key.Name)
+	applied.SetResourceVersion(object.ResourceVersion)
+	return applied
+}
+
+func (w *Writer[S]) countWrite(err error) {
+	switch {
+	case len(rejectedFields(err)) > 0:
+		w.config.Wrote("Undeclared")
+	case err != nil:
+		w.config.Wrote(cmp.Or(string(api.StatusReason(err)), "Unknown"))
+	default:
+		w.config.Wrote("")
+	}
+}
+
+// undeclaredIn returns the fields that the schema lacks in a version, as far as that is known.
+func (w *Writer[S]) undeclaredIn(version string) []string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.undeclared.leftOut(version)
+}
+
+// lacksStatus reports whether a version has no status. The API server answers a write of it as if the object did not
+// exist.
+func (w *Writer[S]) lacksStatus(ctx context.Context, version string) bool {
+	if w.config.HasStatus == nil {
+		return false
+	}
+	has, err := w.config.HasStatus(ctx, version)
+	return err == nil && !has
+}
+
+// addUndeclared takes note of fields that the schema lacks, and logs those that are new.
+func (w *Writer[S]) addUndeclared(key api.Key, version string, fields []string) {
+	w.mu.Lock()
+	added := w.undeclared.add(version, fields)
+	w.mu.Unlock()
+	if len(added) > 0 {
+		w.log.Info(
+			"The schema of "+w.config.Kind+"s lacks fields of their status, which are left out: "+w.config.Advice,
+			"fields", strings.Join(added, ", "), "name", key.String(), "served", version)
+	}
+}
+
+// whyForbidden returns why a status may not be written: a right is missing, or something else refuses it, such as a
+// policy.
+func (w *Writer[S]) whyForbidden(ctx context.Context, key api.Key, forbidden error) string {
+	resource := w.config.Resource
+	resource.Resource += "/status"
+	err := w.config.Permissions.ReviewRefused(ctx, apply.Permission{
+		Resource: resource, Namespace: key.Namespace, Name: key.Name, Verbs: []string{"patch"},
+	})
+
+	refusal := Message(strings.ReplaceAll(forbidden.Error(), "\n", "; "))
+	switch {
+	case apply.IsMissingPermissions(err):
+		return err.Error()
+	case err != nil:
+		return "the API server refuses it: " + refusal
+	default:
+		return "the API server refuses it, although patch on " + resource.Resource + " is granted: " + refusal
+	}
+}
