@@ -8,7 +8,8 @@
 // A [Campaign] campaigns for a Lease in each engaged cluster, and runs the [Task]s that share it in each of its
 // terms. A task that lacks a permission waits for it without the others. A [Loop] is how a task works: it reads
 // its inputs completely, then calls Reconcile for each key, and again whenever something bears on that key. Rights are
-// those of [Permissions]; package object writes what Reconcile wants, and package status reports it in objects of others.
+// those of [Permissions]; package object writes what Reconcile wants, and package status reports it in the objects of
+// others.
 //
 // # The laws of writing
 //
