@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"context"
 	"sync"
 	"time"
 
@@ -8,6 +9,7 @@ import (
 
 	"github.com/fingerpost/fingerpost/federation"
 	"github.com/fingerpost/fingerpost/federation/policy"
+	"github.com/fingerpost/fingerpost/federation/watch"
 )
 
 // A guard stands before the writers of one linked cluster. The local cluster has none: it is the truth here.
@@ -48,7 +50,8 @@ import (
 // Checkpoints, and what peers give, have the holds beside the Views, with their ends, and the last release. So a
 // replica goes on with them, and adds no time. What has ended since does not come back, because ends are times, nor
 // what was released, because the Link has another release then. A hold that is not confirmed waits for the first sync,
-// which is a list of everything. A replica that has neither knows nothing of all that.
+// which is a list of everything. A replica that has neither knows nothing of all that. But what is written elsewhere
+// of the cluster outlives it: writers compare that with what they find, once, and ask ConfirmLoss before they act.
 //
 // # What it costs
 //
@@ -66,20 +69,11 @@ type guard struct {
 	changed func() // what report returns may have
 
 	mu       sync.Mutex
-	asked    policy.WithdrawalGuard
-	released string // when the Link was released last; as it has it
-	has      amount // as written
-	ready    policy.Peak
-	services policy.Peak
-
-	writer     *guardedWriter // the newest: what others write has no effect, and does not count
-	confirming bool           // a withdrawal is
-	had        amount         // before it
-	letGo      LetGo          // as last seen
+	decides  policy.Guard   // of what is written
+	released string         // when the Link was released last; as it has it
+	writer   *guardedWriter // the newest: what others write has no effect, and does not count
+	letGo    LetGo          // as last seen
 }
-
-// amount is how much a cluster has.
-type amount struct{ ready, services int }
 
 func newGuard(log logr.Logger, store *federation.Store, name string, changed func()) *guard {
 	return &guard{log: log, store: store, cluster: federation.Cluster(name), changed: changed}
@@ -91,7 +85,7 @@ type guardedWriter struct {
 	guard   *guard
 	confirm func(*guardedWriter) // starts what calls decide
 
-	had    amount // of what was given before it
+	had    policy.Amount // of what was given before it
 	synced bool
 }
 
@@ -101,14 +95,14 @@ func (g *guard) newWriter(writer *federation.ClusterWriter, confirm func(*guarde
 	defer g.mu.Unlock()
 
 	g.recount()
-	had := g.has
+	had := g.decides.Has()
 	for svc, h := range g.store.Holds(g.cluster) {
 		if !h.Until.IsZero() {
 			continue
 		}
-		had.ready += h.Endpoints
+		had.Endpoints += h.Endpoints
 		if writer.View(svc) == nil {
-			had.services++
+			had.Services++
 		}
 	}
 
@@ -134,63 +128,51 @@ func (w *guardedWriter) holdLoss(svc federation.Service, next *federation.View) 
 	guard.mu.Lock()
 	defer guard.mu.Unlock()
 
-	if guard.writer != w || !w.synced && guard.asked.Hold == 0 {
+	if guard.writer != w || !w.synced && guard.decides.Asked.Hold == 0 {
 		return // it is fenced, or MarkSynced counts
 	}
 
-	change, now := changeOf(w.View(svc), next), time.Now()
-	switch {
-	case !w.synced: // MarkSynced goes on
-		if change.ready < 0 {
+	gain, now := gainOf(w.View(svc), next), time.Now()
+	if !w.synced { // MarkSynced goes on
+		if gain.Endpoints < 0 {
 			w.Hold(svc, now)
 		}
 		return
-	case change == (amount{}):
-		return
 	}
 
-	guard.setAmount(amount{guard.has.ready + change.ready, guard.has.services + change.services}, now)
-	if change.ready >= 0 && change.services >= 0 {
-		return
-	}
-
-	switch {
-	case guard.confirming || w.beginHold(now):
-		w.Hold(svc, now)
-	case guard.asked.Hold > 0:
-		if w.Remember(svc, now.Add(policy.Window), change.services < 0) {
+	switch guard.decides.Change(now, gain) {
+	case policy.Withdraw:
+	case policy.Remember:
+		if w.Remember(svc, now.Add(policy.Window), gain.Services < 0) {
 			guard.changed() // it is to be forgotten
 		}
+	case policy.Confirm:
+		w.beginHold(now)
+		w.Hold(svc, now)
+	case policy.Hold:
+		w.Hold(svc, now)
 	}
 }
 
-// beginHold holds what is lost of late, and has it confirmed, if it is most of what the cluster had.
-func (w *guardedWriter) beginHold(now time.Time) (isMass bool) {
+// beginHold holds what was lost of late, and has it confirmed.
+func (w *guardedWriter) beginHold(now time.Time) {
 	guard := w.guard
-	had := amount{guard.ready.Max(now), guard.services.Max(now)}
-	if !guard.isMass(had) {
-		return false
-	}
-
-	guard.confirming, guard.had = true, had
+	had, has := guard.decides.Had(), guard.decides.Has()
 	guard.log.Info("The cluster withdraws most of what it had: it is held until a new list confirms that",
-		"endpoints", had.ready-guard.has.ready, "of", had.ready, "services", had.services-guard.has.services,
-		"ofServices", had.services)
+		"endpoints", had.Endpoints-has.Endpoints, "of", had.Endpoints, "services", had.Services-has.Services,
+		"ofServices", had.Services)
 	guard.store.EndHolds(guard.cluster, now) // what was lost longer ago
 	w.HoldRemembered(now)
 	w.confirm(w)
 	guard.changed()
-	return true
 }
 
 // MarkSynced removes what was not written, unless that is held.
 func (w *guardedWriter) MarkSynced() {
 	guard := w.guard
 	guard.mu.Lock()
-	if !guard.confirming {
-		guard.had = w.had
-	}
-	if guard.asked.Hold > 0 {
+	guard.decides.List(w.had)
+	if guard.decides.Asked.Hold > 0 {
 		for _, svc := range w.Unwritten() {
 			w.Hold(svc, time.Now())
 		}
@@ -205,26 +187,14 @@ func (w *guardedWriter) MarkSynced() {
 	w.decide()
 }
 
-// recount counts what the cluster has written. It needs mu, and so does all below.
+// recount counts what the cluster has written. It needs mu.
 func (g *guard) recount() {
-	var has amount
+	var has policy.Amount
 	for _, v := range g.store.Views(g.cluster).All() {
 		ready, _ := v.Count()
-		has.ready, has.services = has.ready+ready, has.services+1
+		has = has.Add(policy.Amount{Endpoints: ready, Services: 1})
 	}
-	g.setAmount(has, time.Now())
-}
-
-func (g *guard) setAmount(has amount, now time.Time) {
-	g.has = has
-	g.ready.Set(now, has.ready)
-	g.services.Set(now, has.services)
-}
-
-// isMass reports whether the loss of what the cluster had is to be confirmed.
-func (g *guard) isMass(had amount) bool {
-	return g.asked.Withdraws(had.ready, g.has.ready, policy.FreeEndpoints) ||
-		g.asked.Withdraws(had.services, g.has.services, policy.FreeServices)
+	g.decides.Set(time.Now(), has)
 }
 
 // decide confirms what is held or ends it, after everything was listed.
@@ -236,22 +206,21 @@ func (w *guardedWriter) decide() {
 		return // it is fenced: the next one decides
 	}
 
-	mass, until := guard.isMass(guard.had), time.Time{}
-	if mass && guard.asked.Hold > 0 {
-		until = time.Now().Add(guard.asked.Hold)
+	confirming := guard.decides.Confirming()
+	mass, asked, until := guard.decides.Listed(), guard.decides.Asked, time.Time{}
+	if mass && asked.Hold > 0 {
+		until = time.Now().Add(asked.Hold)
 	}
 	held := guard.store.ConfirmHolds(guard.cluster, until)
-	if guard.asked.Hold == 0 {
+	if asked.Hold == 0 {
 		guard.store.EndHolds(guard.cluster, time.Time{}) // what was restored, and is not asked for any more
 	}
 
-	if guard.confirming {
+	if confirming {
+		has := guard.decides.Has()
 		guard.log.Info("A withdrawal was listed", "confirmed", mass, "of", held, "until", until,
-			"endpoints", guard.has.ready, "services", guard.has.services)
+			"endpoints", has.Endpoints, "services", has.Services)
 	}
-	guard.confirming = false
-	guard.ready.Reset()
-	guard.services.Reset()
 	guard.mu.Unlock()
 
 	if held > 0 {
@@ -265,10 +234,10 @@ func (g *guard) ask(asked policy.WithdrawalGuard, released string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	again := released != "" && released != g.released
-	if g.asked.Hold > 0 && asked.Hold == 0 || again {
+	if g.decides.Asked.Hold > 0 && asked.Hold == 0 || again {
 		g.store.EndHolds(g.cluster, time.Time{})
 	}
-	g.asked = asked
+	g.decides.Asked = asked
 	if again {
 		g.released = released
 	}
@@ -305,31 +274,31 @@ func (g *guard) restores(released string) bool {
 	return g.released == released
 }
 
-// changeOf returns what a cluster gains by one View in place of another; nil is none. Slices that are the same are
+// gainOf returns what a cluster gains by one View in place of another; nil is none. Slices that are the same are
 // not looked at.
-func changeOf(old, next *federation.View) (c amount) {
+func gainOf(old, next *federation.View) (gain policy.Amount) {
 	var before, now []*federation.Slice
 	if old != nil {
-		before, c.services = old.Slices, -1
+		before, gain.Services = old.Slices, -1
 	}
 	if next != nil {
-		now, c.services = next.Slices, c.services+1
+		now, gain.Services = next.Slices, gain.Services+1
 	}
 
 	for len(before) > 0 || len(now) > 0 {
 		switch {
 		case len(now) == 0 || len(before) > 0 && before[0].Name < now[0].Name:
-			c.ready, before = c.ready-readyIn(before[0]), before[1:]
+			gain.Endpoints, before = gain.Endpoints-readyIn(before[0]), before[1:]
 		case len(before) == 0 || now[0].Name < before[0].Name:
-			c.ready, now = c.ready+readyIn(now[0]), now[1:]
+			gain.Endpoints, now = gain.Endpoints+readyIn(now[0]), now[1:]
 		default:
 			if before[0] != now[0] {
-				c.ready += readyIn(now[0]) - readyIn(before[0])
+				gain.Endpoints += readyIn(now[0]) - readyIn(before[0])
 			}
 			before, now = before[1:], now[1:]
 		}
 	}
-	return c
+	return gain
 }
 
 func readyIn(s *federation.Slice) (n int) {
@@ -341,9 +310,20 @@ func readyIn(s *federation.Slice) (n int) {
 	return n
 }
 
-// confirmWithdrawal lists the kinds anew that publish what was withdrawn, publishes what follows, and has the guard
-// decide. The others may be stuck.
+// confirmWithdrawal lists anew what publishes endpoints, publishes what follows, and has the guard decide.
 func (e *engagement) confirmWithdrawal(writer *guardedWriter) {
+	if e.relistPublished(e.ctx) == nil {
+		writer.decide()
+	}
+}
+
+// relistPublished lists the kinds anew that publish what was withdrawn, and publishes what follows. The others may be
+// stuck. It returns an error if ctx or the engagement ends first.
+func (e *engagement) relistPublished(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(e.ctx, cancel)()
+
 	for _, k := range e.kinds {
 		if k.Publishes {
 			k.Relist()
@@ -351,11 +331,45 @@ func (e *engagement) confirmWithdrawal(writer *guardedWriter) {
 	}
 
 	for _, k := range e.kinds {
-		if k.Publishes && k.WaitRelisted(e.ctx) != nil {
-			return
+		if k.Publishes {
+			if err := k.WaitRelisted(ctx); err != nil {
+				return err
+			}
 		}
 	}
-	if e.reconciler.Settle(e.ctx) == nil {
-		writer.decide()
+	return e.reconciler.Settle(ctx)
+}
+
+// ConfirmLoss waits until a cluster may lack what it had, as what was written for it elsewhere shows: if that is a mass
+// withdrawal by the guard of its Link, until everything was listed anew and published. A replica that starts with
+// neither files nor peers knows of no withdrawal; those who write ask here before they act on what they find. It
+// returns an error if ctx ends first. What the local cluster lacks is gone.
+func (r *Registry) ConfirmLoss(ctx context.Context, name string, had, has policy.Amount) error {
+	for logged := false; ; logged = true {
+		supervisor := r.supervisor(name)
+		if supervisor == nil || supervisor.guard == nil || !supervisor.guard.isMass(had, has) {
+			return ctx.Err()
+		}
+		if !logged {
+			supervisor.log.Info(
+				"Most of what is written of the cluster is gone there: it stays until a new list confirms that",
+				"endpoints", had.Endpoints-has.Endpoints, "of", had.Endpoints,
+				"services", had.Services-has.Services, "ofServices", had.Services)
+		}
+
+		_, changed := r.Statuses()
+		live := supervisor.current.Load()
+		if live != nil && live.relistPublished(ctx) == nil {
+			return nil
+		}
+		if !watch.WaitClosed(ctx, changed) {
+			return ctx.Err()
+		}
 	}
+}
+
+func (g *guard) isMass(had, has policy.Amount) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.decides.Asked.IsMass(had, has)
 }

@@ -32,16 +32,17 @@ func TestGuardOfReplacedWriter(t *testing.T) {
 	newest := begin()
 	replaced.Set(web, &federation.View{})
 	replaced.Delete(web)
-	if g.has != (amount{ready: 100, services: 1}) || g.confirming || len(store.Holds("east")) != 0 {
-		t.Errorf("it has %+v, confirming: %t, held: %v", g.has, g.confirming, store.Holds("east"))
+	hasAll := g.decides.Has() == policy.Amount{Endpoints: 100, Services: 1}
+	if !hasAll || g.decides.Confirming() || len(store.Holds("east")) != 0 {
+		t.Errorf("it has %+v, confirming: %t, held: %v", g.decides.Has(), g.decides.Confirming(), store.Holds("east"))
 	}
 	newest.Delete(web)
 	replaced.decide()
-	if held := store.Holds("east")[web]; held.Endpoints != 100 || !held.Until.IsZero() || !g.confirming {
-		t.Errorf("another has decided: held %+v, confirming: %t", held, g.confirming)
+	if held := store.Holds("east")[web]; held.Endpoints != 100 || !held.Until.IsZero() || !g.decides.Confirming() {
+		t.Errorf("another has decided: held %+v, confirming: %t", held, g.decides.Confirming())
 	}
 	newest.decide()
-	if held := store.Holds("east")[web]; held.Endpoints != 100 || held.Until.IsZero() || g.confirming {
-		t.Errorf("it is not decided: held %+v, confirming: %t", held, g.confirming)
+	if held := store.Holds("east")[web]; held.Endpoints != 100 || held.Until.IsZero() || g.decides.Confirming() {
+		t.Errorf("it is not decided: held %+v, confirming: %t", held, g.decides.Confirming())
 	}
 }

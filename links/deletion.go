@@ -180,7 +180,7 @@ func (r *Reconciler) decideDeletions(now time.Time) (due time.Time) {
 	case len(pending) == 0:
 	case now.Before(settled):
 		due = settled
-	case policy.IsMassOf(len(pending), len(pending)+remaining, freeDeletions):
+	case policy.WithdrawalGuard{}.Withdraws(len(pending)+remaining, remaining, freeDeletions):
 		r.hold(pending, heldMass)
 	default:
 		served, err := r.linksServed()

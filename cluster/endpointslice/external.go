@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -21,6 +22,8 @@ import (
 	"github.com/fingerpost/fingerpost/cluster/apply"
 	"github.com/fingerpost/fingerpost/cluster/linkerd"
 	"github.com/fingerpost/fingerpost/cluster/view"
+	"github.com/fingerpost/fingerpost/federation/policy"
+	"github.com/fingerpost/fingerpost/federation/watch"
 )
 
 const externalManagedBy = "linkerd-external-workloads-controller"
@@ -37,18 +40,20 @@ func listWorkloads(
 	return kind.List(ctx, client, options)
 }
 
-// externalSlices is the content of slices of ExternalWorkloads.
+// externalSlices is the content of slices of ExternalWorkloads. A watch that went wrong can make most of them disappear
+// at once, like the endpoints of a linked cluster. So their guard decides like that of one: what is a mass withdrawal
+// is written once they were listed anew. What slices have when a term begins counts as what there was before.
 type externalSlices struct {
 	*sliceWriter
 	workloads   *api.Informer[*workloadRecord]
 	workloadsIn map[string]map[string]*workloadRecord // by namespace, as last seen; guarded by mu
+	guard       policy.Guard                          // of ready workloads; guarded by mu
+	confirm     watch.Value[struct{}]                 // stored when it is to be confirmed
 }
 
 func newExternalSlices(w *Writer, t *apply.Target) *externalSlices {
-	e := &externalSlices{
-		sliceWriter: newSliceWriter(w, t, externalManagedBy, externalPermissions),
-		workloadsIn: map[string]map[string]*workloadRecord{},
-	}
+	e := &externalSlices{workloadsIn: map[string]map[string]*workloadRecord{}}
+	e.sliceWriter = newSliceWriter(w, t, externalManagedBy, externalPermissions, e.confirmLosses)
 	e.content = e
 	e.workloads = api.NewInformer(t.Conn, workloadKind, e.reduceWorkload, e.indexWorkload)
 	e.loop.Read(e.workloads, apply.Permission{Resource: linkerd.ExternalWorkloads, Verbs: readVerbs})
@@ -73,8 +78,72 @@ func (e *externalSlices) indexWorkload(k key) {
 	e.mu.Lock()
 	old := e.workloadsIn[k.Namespace][k.Name]
 	setIn(e.workloadsIn, k.Namespace, k.Name, now)
+	step := e.guard.Change(time.Now(), policy.Amount{Endpoints: now.readyCount() - old.readyCount()})
 	e.mu.Unlock()
+	if step == policy.Confirm {
+		e.beginConfirm()
+	}
 	e.loop.Enqueue(affectedServices(old, now, e.servicesInNamespace(k.Namespace))...)
+}
+
+// readyCount returns how many endpoints the workload, nil for none, has at most that are ready.
+func (w *workloadRecord) readyCount() int {
+	if w == nil || !w.ready {
+		return 0
+	}
+	return 1
+}
+
+// begin compares what slices have with the workloads that there are.
+func (e *externalSlices) begin() {
+	var had, has policy.Amount
+	for _, k := range e.services.Keys() {
+		e.mu.Lock()
+		svc, have := e.servicesIn[k.Namespace][k.Name], slices.Collect(maps.Values(e.slicesOf[k]))
+		e.mu.Unlock()
+		if svc == nil || !e.writes(svc) || len(have) == 0 {
+			continue
+		}
+		held := addressesOfSlices(have, readyEndpoint)
+		had.Endpoints += len(held)
+		has.Endpoints += len(held.Intersection(addressesOfGroups(e.groupsOf(svc), readyEndpoint)))
+	}
+
+	e.mu.Lock()
+	isMass := e.guard.Begin(had, has)
+	e.mu.Unlock()
+	if isMass {
+		e.beginConfirm()
+	}
+}
+
+func (e *externalSlices) beginConfirm() {
+	e.Log.Info("Most of the ExternalWorkloads are gone: their slices stay until a new list confirms that")
+	e.confirm.Store(struct{}{})
+}
+
+// confirmLosses lists workloads anew whenever a loss is to be confirmed, until ctx ends.
+func (e *externalSlices) confirmLosses(ctx context.Context) {
+	for {
+		_, changed := e.confirm.Load()
+		e.mu.Lock()
+		confirming := e.guard.Confirming()
+		e.mu.Unlock()
+
+		if confirming {
+			e.workloads.Relist()
+			if e.workloads.WaitRelisted(ctx) != nil {
+				return
+			}
+			e.mu.Lock()
+			e.guard.Listed()
+			e.mu.Unlock()
+			e.loop.Enqueue(e.services.Keys()...)
+		}
+		if !watch.WaitClosed(ctx, changed) {
+			return
+		}
+	}
 }
 
 func (e *externalSlices) serviceChanged(_ key, _, _ *serviceRecord) {}
@@ -82,37 +151,29 @@ func (e *externalSlices) serviceChanged(_ key, _, _ *serviceRecord) {}
 func (e *externalSlices) applied(key, map[string]int) {}
 
 // desired implements content. Slices in kube-system belong to the cluster alone, and those of Services without a
-// selector to who wrote them.
+// selector to who wrote them. While a loss is to be confirmed all stay as they are.
 func (e *externalSlices) desired(svc *serviceRecord) desiredSlices {
-	if svc.Namespace == metav1.NamespaceSystem || svc.external || svc.selector == nil {
+	e.mu.Lock()
+	confirming := e.guard.Confirming()
+	e.mu.Unlock()
+	if confirming || !e.writes(svc) {
 		return desiredSlices{keep: keepAll}
 	}
+	return desiredSlices{groups: e.groupsOf(svc)}
+}
+
+// writes reports whether a Service has slices of workloads.
+func (e *externalSlices) writes(svc *serviceRecord) bool {
+	return svc.Namespace != metav1.NamespaceSystem && !svc.external && svc.selector != nil
+}
+
+// groupsOf returns the endpoints that a Service has of workloads.
+func (e *externalSlices) groupsOf(svc *serviceRecord) []*group {
 	e.mu.Lock()
 	workloads := slices.Collect(maps.Values(e.workloadsIn[svc.Namespace]))
 	e.mu.Unlock()
 	slices.SortFunc(workloads, func(a, b *workloadRecord) int { return strings.Compare(a.Name, b.Name) })
-	return desiredSlices{
-		groups:  externalGroups(svc, workloads),
-		confirm: e.confirmWorkloads,
-	}
-}
-
-// confirmWorkloads lists the ExternalWorkloads of a Service's namespace again.
-func (e *externalSlices) confirmWorkloads(
-	ctx context.Context, now *corev1.Service, _ string, gone addresses,
-) error {
-	listed, err := listWorkloads(ctx, e.Dynamic, now.Namespace, metav1.ListOptions{})
-	if err != nil {
-		return err
-	}
-	var all []*workloadRecord
-	for _, u := range listed.Items {
-		if w, err := newWorkloadRecord(&u); err == nil {
-			all = append(all, w)
-		}
-	}
-	record, _ := newServiceRecord(now)
-	return checkRemoved(gone, externalGroups(record, all))
+	return externalGroups(svc, workloads)
 }
 
 // workloadRecord is what is kept of an ExternalWorkload.

@@ -3,16 +3,12 @@ package endpointslice
 import (
 	"cmp"
 	"context"
-	"errors"
-	"fmt"
 	"maps"
 	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes"
 
 	"github.com/fingerpost/fingerpost/cluster/apply"
 	"github.com/fingerpost/fingerpost/cluster/linkerd"
@@ -39,11 +35,15 @@ type federatedSlices struct {
 	leftOut map[string]map[key]int // endpoints that are in no slice, by source cluster and Service; guarded by mu
 	private map[key]int            // members that are not shown to the cluster, by Service; guarded by mu
 	events  *serviceEvents         // nil for all but the local cluster
+	losses  map[string]lossState   // of source clusters; guarded by mu
+	confirm watch.Value[[]loss]    // those that are to be confirmed
 }
 
 func newFederatedSlices(w *Writer, t *apply.Target) *federatedSlices {
-	f := &federatedSlices{leftOut: map[string]map[key]int{}, private: map[key]int{}}
-	background := []func(context.Context){f.enqueueWhenUnlinked, f.enqueueWhenOwned}
+	f := &federatedSlices{
+		leftOut: map[string]map[key]int{}, private: map[key]int{}, losses: map[string]lossState{},
+	}
+	background := []func(context.Context){f.enqueueWhenUnlinked, f.enqueueWhenOwned, f.confirmLosses}
 	if t.Local {
 		f.events = newServiceEvents(w.options.Events)
 		background = append(background, f.followClusters, f.reportLeftTo)
@@ -172,13 +172,8 @@ func (f *federatedSlices) desired(svc *serviceRecord) desiredSlices {
 	f.reportPrivate(svc, all, snapshot.Members)
 
 	options, who := f.writer.options, f.ownership()
-	desired := desiredSlices{
-		maxSlices: options.MaxSlices,
-		confirm: func(ctx context.Context, now *corev1.Service, source string, gone addresses) error {
-			return f.confirmMembers(ctx, now, snapshot, who, source, gone)
-		},
-	}
-
+	who.mayLose = f.mayLose
+	desired := desiredSlices{maxSlices: options.MaxSlices}
 	desired.groups, desired.keep = federatedGroups(svc, snapshot, options.Namespace, who, true)
 	desired.undivided = func() []*group {
 		all, _ := federatedGroups(svc, snapshot, options.Namespace, who, false)
@@ -187,82 +182,18 @@ func (f *federatedSlices) desired(svc *serviceRecord) desiredSlices {
 	return desired
 }
 
-// confirmMembers returns an error unless a Service, as it is now, still has the same members, and addresses of a
-// source are not in the slices that these have, read again from their cluster. One that is no longer linked is not
-// asked: that it was unlinked is certain.
-func (f *federatedSlices) confirmMembers(
-	ctx context.Context, now *corev1.Service, snapshot *federation.Snapshot, who ownership, source string,
-	gone addresses,
-) error {
-	record, _ := newServiceRecord(now)
-	record = f.inForce(record)
-	claimed, _ := federatedGroups(record, snapshot, f.writer.options.Namespace, who, false)
-	gone = withdrawn(source, gone, claimed)
-	fresh := *snapshot
-	fresh.View, fresh.Members = view.Of(federation.Cluster(f.Name), now, nil), slices.Clone(snapshot.Members)
-	fresh.View.Policy = snapshot.View.Policy // which may be one that is in force although it cannot be read now
-	if !fresh.View.SameComposition(snapshot.View) {
-		return errors.New("the Service has other members by now")
-	}
-
-	for i, m := range fresh.Members {
-		if !m.Linked || string(m.Origin.Cluster) != source || len(gone) == 0 {
-			continue
-		}
-		v, err := f.readView(ctx, m.Origin.Ref)
-		if err != nil {
-			return fmt.Errorf("cluster %s: %w", source, err)
-		}
-		member := *m
-		member.View = v
-		fresh.Members[i] = &member
-	}
-
-	fresh = *f.shown(key{Namespace: now.Namespace, Name: now.Name}, &fresh)
-	claimed, _ = federatedGroups(record, &fresh, f.writer.options.Namespace, who, false)
-	return checkRemoved(gone, bySource(claimed)[source])
-}
-
-// withdrawn returns those addresses of a source cluster that its members do not claim any more: the others a policy
-// leaves out, or another claim counts, and that is no withdrawal to be confirmed.
-func withdrawn(source string, gone addresses, claimed []*group) addresses {
-	return gone.Difference(addressesOfGroups(bySource(claimed)[source], anyEndpoint))
-}
-
-// readView reads the View of a Service from its cluster, without workloads; nil if there is no such
-// Service.
-func (f *federatedSlices) readView(ctx context.Context, ref federation.Ref) (*federation.View, error) {
-	conn := f.writer.connection(string(ref.Cluster))
-	if conn == nil {
-		return nil, errors.New("it is out of reach")
-	}
-	client, err := kubernetes.NewForConfigAndClient(conn.Config, conn.HTTPClient)
-	if err != nil {
-		return nil, err
-	}
-
-	svc, err := readService(ctx, client, key(ref.Service))
-	if err != nil || svc == nil {
-		return nil, err
-	}
-
-	listed, err := client.DiscoveryV1().EndpointSlices(ref.Namespace).List(ctx, metav1.ListOptions{
-		LabelSelector: discoveryv1.LabelServiceName + "=" + ref.Name,
-	})
-	if err != nil {
-		return nil, err
-	}
-	return view.Of(ref.Cluster, svc, listed.Items), nil
-}
-
 // ownership is which installation this is, whether its Lease is seen to be held, which one writes the endpoints of a
-// source cluster, empty for none, and which clusters are linked.
+// source cluster, empty for none, which clusters are linked, and of which it may be written that something is gone; nil
+// for all.
 type ownership struct {
 	installation string
 	held         bool
 	ownerOf      func(source string) string
 	membership   *federation.Membership
+	mayLose      func(source string) bool
 }
+
+func (o ownership) isVetted(source string) bool { return o.mayLose == nil || o.mayLose(source) }
 
 func (o ownership) isUnlinked(source federation.Cluster) bool {
 	return o.membership.Of(source) == federation.StateUnlinked
@@ -276,14 +207,14 @@ func (f *federatedSlices) ownership() ownership {
 	ownerOf := func(source string) string { return owners[source] }
 	_, isHeld := held[own]
 	membership, _ := f.writer.options.Links.Membership()
-	return ownership{own, isHeld, ownerOf, membership}
+	return ownership{own, isHeld, ownerOf, membership, nil}
 }
 
 // federatedGroups returns the endpoints of the members of a Service that this installation writes, and which of its
-// slices are left as they are: those of a cluster that was never synced, or may be linked again in a moment, and those
-// that another installation writes. What no slice may hold does not pass the border of package view. With choose, the
-// endpoints are those whose claims to their addresses count, and of each member what its share of the traffic has;
-// otherwise they are all.
+// slices are left as they are: those of a cluster that was never synced, or may be linked again in a moment, or whose
+// losses are not confirmed, and those that another installation writes. What no slice may hold does not pass the border
+// of package view. With choose, the endpoints are those whose claims to their addresses count, and of each member what
+// its share of the traffic has; otherwise they are all.
 func federatedGroups(
 	svc *serviceRecord, snapshot *federation.Snapshot, controlPlane string, who ownership, choose bool,
 ) (groups []*group, keep func(*discoveryv1.EndpointSlice) bool) {
@@ -312,17 +243,18 @@ func federatedGroups(
 		chosen = chooseEndpoints(svc, snapshot, controlPlane, who.ownerOf)
 	}
 
-	for _, m := range snapshot.Members {
-		name := string(m.Origin.Cluster)
-		unknown[name] = unknown[name] || !m.Known || !m.Linked && !who.isUnlinked(m.Origin.Cluster)
-		linked[name] = m.Linked
-		if m.View == nil || m.View.ExternalName {
+	for _, member := range snapshot.Members {
+		name := string(member.Origin.Cluster)
+		undecided := !member.Linked && !who.isUnlinked(member.Origin.Cluster)
+		unknown[name] = unknown[name] || !member.Known || undecided || !who.isVetted(name)
+		linked[name] = member.Linked
+		if member.View == nil || member.View.ExternalName {
 			continue
 		}
 
-		for _, slice := range m.View.Slices {
-			if ports := portsAtMember(svc, m.View, slice); len(ports) > 0 {
-				all.addEndpoints(svc, m, slice, ports, controlPlane, chosen)
+		for _, slice := range member.View.Slices {
+			if ports := portsAtMember(svc, member.View, slice); len(ports) > 0 {
+				all.addEndpoints(svc, member, slice, ports, controlPlane, chosen)
 			}
 		}
 	}

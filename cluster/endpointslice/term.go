@@ -17,7 +17,6 @@ import (
 	"github.com/fingerpost/fingerpost/cluster/api"
 	"github.com/fingerpost/fingerpost/cluster/apply"
 	"github.com/fingerpost/fingerpost/cluster/apply/object"
-	"github.com/fingerpost/fingerpost/federation/policy"
 )
 
 const (
@@ -37,10 +36,8 @@ const (
 //
 //	reconcile --> behind ------------------------------------> retried
 //	    |
-//	    +--> exceeds the guard --> confirm --> not confirmed -> retried
-//	    |                            |  '--> busy ------------> retried in 2.5 to 7.5 s
-//	    v                            v
-//	  apply <-------------------- confirmed
+//	    v
+//	  apply
 //	    |
 //	    +--> some requests failed ----------------------------> retried
 //	    +--> creations have no turn yet (pace.go) -------------> retried when they do
@@ -55,9 +52,8 @@ const (
 //     slices would create again what exists, so none is made.
 //   - reconcile makes one plan for each source cluster, by pure functions of what is read: the groups that
 //     are wanted, and the slices that exist. A source that was never synced has no plan: unknown is not
-//     empty.
-//   - confirm: a plan that withdraws more than the guard allows is applied only if the API servers, read
-//     again, agree (guard.go).
+//     empty. What a source withdraws has passed the guard of its cluster. Only what is written and was withdrawn
+//     before this replica knew of it has not: it is compared once (loss.go).
 //   - apply: what brings endpoints goes before what only withdraws; a request that is refused stops no other. Each
 //     names the resourceVersion for which it was planned, so that a stale plan fails instead of
 //     overwriting.
@@ -83,8 +79,6 @@ type sliceWriter struct {
 	servicesIn     map[string]map[string]*serviceRecord          // by namespace, as last seen
 	slicesOf       map[key]map[string]*discoveryv1.EndpointSlice // by Service
 	serviceOfSlice map[key]key
-	guard          policy.Guard
-	confirmations  map[string]int // that run now, by source cluster
 }
 
 // content is what slices hold.
@@ -93,6 +87,8 @@ type content interface {
 	serviceChanged(k key, old, now *serviceRecord)
 	// desired returns what a Service should have.
 	desired(svc *serviceRecord) desiredSlices
+	// begin is called once all inputs were listed, before anything is written.
+	begin()
 	// applied records what became of a Service: how many endpoints of each source cluster that it has slices of
 	// are left out.
 	applied(k key, leftOut map[string]int)
@@ -103,8 +99,7 @@ type desiredSlices struct {
 	groups    []*group
 	maxSlices int                                   // of one source; 0: any number
 	keep      func(*discoveryv1.EndpointSlice) bool // slices that are left as they are; nil for none
-	confirm   confirmFunc
-	undivided func() []*group // groups without a policy; nil for none
+	undivided func() []*group                       // groups without a policy; nil for none
 }
 
 func keepAll(*discoveryv1.EndpointSlice) bool { return true }
@@ -120,7 +115,6 @@ func newSliceWriter(
 		servicesIn:     map[string]map[string]*serviceRecord{},
 		slicesOf:       map[key]map[string]*discoveryv1.EndpointSlice{},
 		serviceOfSlice: map[key]key{},
-		confirmations:  map[string]int{},
 	}
 	writer.metrics.beginAtZero(term.Name, managedBy)
 
@@ -167,13 +161,16 @@ func (t *sliceWriter) reduceSlice(read any) (*discoveryv1.EndpointSlice, bool) {
 
 func (t *sliceWriter) loopConfig() apply.Config[key] {
 	return apply.Config[key]{
-		Reconcile: t.reconcileService, Begin: t.enqueueAll, Failed: t.logSliceFailure,
+		Reconcile: t.reconcileService, Begin: t.begin, Failed: t.logSliceFailure,
 		Store: t.writer.store, Queue: "endpoints_controller_workqueue", Workers: workers,
 		Delay: coalesce, MinRetry: minRetry, MaxRetry: maxRetry,
 	}
 }
 
-func (t *sliceWriter) enqueueAll() { t.loop.Enqueue(t.services.Keys()...) }
+func (t *sliceWriter) begin() {
+	t.content.begin()
+	t.loop.Enqueue(t.services.Keys()...)
+}
 
 func (t *sliceWriter) logSliceFailure(k key, err error, failures int) {
 	t.writer.count(t.writer.metrics.failures, t.Name)
@@ -246,10 +243,8 @@ func setIn[K comparable, V any](index map[K]map[string]*V, at K, name string, v 
 }
 
 var (
-	errUnconfirmed = errors.New("most of its endpoints would be withdrawn, and the API servers do not confirm it")
-	errBusy        = errors.New("a withdrawal waits for a free confirmation")
-	errBehind      = &apply.Retry{Err: errors.New("the watch has not shown all of our writes yet")}
-	errNotWhole    = &apply.Retry{Err: errors.New("the cluster has more of our slices than its budget allows to read")}
+	errBehind   = &apply.Retry{Err: errors.New("the watch has not shown all of our writes yet")}
+	errNotWhole = &apply.Retry{Err: errors.New("the cluster has more of our slices than its budget allows to read")}
 )
 
 // reconcileService makes the slices of a Service what they should be.
@@ -350,7 +345,7 @@ func (t *sliceWriter) reconcileSources(
 		}
 
 		leftOut[plan.source] = plan.leftOut
-		err := t.reconcileSource(ctx, svc, plan, desired.confirm)
+		err := t.reconcileSource(ctx, svc, plan)
 		if retry, waits := errors.AsType[*apply.Retry](err); waits {
 			if later == nil || retry.After < later.After {
 				later = retry
@@ -361,7 +356,7 @@ func (t *sliceWriter) reconcileSources(
 		if err != nil {
 			failed = append(failed, err)
 		}
-		if err != nil && !errors.Is(err, errUnconfirmed) && !object.IsResponse(err) {
+		if err != nil && !object.IsResponse(err) {
 			break
 		}
 	}
@@ -373,16 +368,11 @@ func (t *sliceWriter) reconcileSources(
 	return later
 }
 
-// reconcileSource carries out the plan of one source cluster, if that need not be confirmed, or is.
-func (t *sliceWriter) reconcileSource(ctx context.Context, svc *serviceRecord, p sourcePlan, read confirmFunc) error {
+// reconcileSource carries out the plan of one source cluster.
+func (t *sliceWriter) reconcileSource(ctx context.Context, svc *serviceRecord, p sourcePlan) error {
 	if p.empty() {
 		t.paces.drop(turn{svc.key, p.source})
 		return nil
-	}
-	if gone := removals(p.have, p.groups); t.exceedsGuard(p.source, gone, p.have) {
-		if err := t.confirm(ctx, svc.key, p.source, gone, read); err != nil {
-			return err
-		}
 	}
 	return t.applyInTurn(ctx, svc, p)
 }

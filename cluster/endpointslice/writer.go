@@ -40,8 +40,8 @@ type Writer struct {
 	options  Options
 	metrics  *writerMetrics
 
-	mu    sync.Mutex // guards conns, and that series are those of clusters in it
-	conns map[string]*api.Connection
+	mu    sync.Mutex                 // guards conns, and that series are those of clusters in it
+	conns map[string]*api.Connection // by cluster: its series are those of the newest
 }
 
 // NewWriter returns a Writer, which writes what a Campaign has it write. Its Engage is to be given to the registry.
@@ -78,8 +78,7 @@ func (w *Writer) AddTo(campaign *apply.Campaign) {
 	}
 }
 
-// Engage keeps the connection to one cluster, over which withdrawals are confirmed, until ctx ends. It is a
-// [cluster.EngageFunc].
+// Engage has the metrics of one cluster, until ctx ends. It is a [cluster.EngageFunc].
 func (w *Writer) Engage(ctx context.Context, spec *watch.Value[cluster.Spec], conn *api.Connection) {
 	now, _ := spec.Load()
 	w.mu.Lock()
@@ -107,11 +106,4 @@ func (w *Writer) count(counter *prometheus.CounterVec, name string, labels ...st
 	if w.conns[name] != nil {
 		counter.WithLabelValues(append([]string{name}, labels...)...).Inc()
 	}
-}
-
-// connection returns the connection to a cluster; nil if there is none.
-func (w *Writer) connection(name string) *api.Connection {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.conns[name]
 }

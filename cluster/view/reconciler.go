@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 
 	"github.com/go-logr/logr"
@@ -108,7 +109,8 @@ type Reconciler struct {
 
 	oversized oversized // Services that have more endpoints than are published
 
-	settled watch.Value[struct{}] // superseded when Run has published all that was changed: see Settle
+	settling sync.Mutex            // held by Settle
+	settled  watch.Value[struct{}] // superseded when Run has published all that was changed: see Settle
 
 	// Owned by Begin, and then by Run.
 	writer         Writer
@@ -282,8 +284,10 @@ func (r *Reconciler) reconcileObject(ref objectRef) {
 
 // Settle has everything published that follows from what informers have stored before the call, without
 // waiting for the ends of windows, and returns once it is, or once ctx ends. It is called while Run
-// runs, by one goroutine at a time.
+// runs.
 func (r *Reconciler) Settle(ctx context.Context) error {
+	r.settling.Lock() // the end of one would be taken for that of another
+	defer r.settling.Unlock()
 	_, settled := r.settled.Load()
 	r.queue.Add(objectRef{kind: kindSettle}) // behind all keys of those records
 	select {

@@ -90,7 +90,7 @@ spec:
 		})
 	w.do(err)
 	m.links = reconciler
-	m.mirror, err = mirror.New(log, store, reconciler, m.conn, mirror.Options{Namespace: namespace, Headless: true})
+	m.mirror, err = mirror.New(log, store, registry, reconciler, m.conn, mirror.Options{Namespace: namespace, Headless: true})
 	w.do(err)
 	registry.Engage(m.mirror.Engage)
 	ctx, cancel := context.WithCancel(t.Context())

@@ -23,7 +23,7 @@ func BenchmarkPlan(b *testing.B) {
 		name := fmt.Sprint("east-", i)
 		all = append(all, linkFor(name, 1))
 		all[i].Created = all[i].Created.Add(time.Duration(i) * time.Hour)
-		r := &remoteCluster{term: t, name: name, watcher: api.NewWatcher(nil, api.Kind{}, nil)}
+		r := &remoteCluster{term: t, name: name}
 		r.Store = api.NewStore(newRemoteService, func(api.Key) {})
 		var there []any
 		for j := range services {

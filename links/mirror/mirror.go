@@ -38,11 +38,12 @@ type Options struct {
 
 // A Mirror writes the Services that Links ask for into the local cluster, while Run lasts.
 type Mirror struct {
-	log     logr.Logger
-	store   *federation.Store
-	links   *links.Reconciler
-	local   *api.Connection
-	options Options
+	log      logr.Logger
+	store    *federation.Store
+	registry *cluster.Registry
+	links    *links.Reconciler
+	local    *api.Connection
+	options  Options
 
 	core    kubernetes.Interface
 	metrics *metrics
@@ -51,13 +52,14 @@ type Mirror struct {
 }
 
 // New returns a Mirror that writes over local, which stays the caller's to close. store provides the
-// endpoints of remote Services.
+// endpoints of remote Services, and registry the guards of their clusters.
 func New(
-	log logr.Logger, store *federation.Store, reconciler *links.Reconciler, local *api.Connection,
-	options Options,
+	log logr.Logger, store *federation.Store, registry *cluster.Registry, reconciler *links.Reconciler,
+	local *api.Connection, options Options,
 ) (*Mirror, error) {
 	mirror := &Mirror{
-		log: log, store: store, links: reconciler, local: local, options: options, metrics: newMetrics(),
+		log: log, store: store, registry: registry, links: reconciler, local: local, options: options,
+		metrics: newMetrics(),
 	}
 	if mirror.options.Namespace == "" {
 		mirror.options.Namespace = "linkerd-multicluster"

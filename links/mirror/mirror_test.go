@@ -77,7 +77,7 @@ func inFleet(t *testing.T, options mirror.Options, test func(*fleet)) {
 		})
 		f.must(err)
 		f.links = reconciler
-		f.mirror, err = mirror.New(log, store, reconciler, conn, options)
+		f.mirror, err = mirror.New(log, store, registry, reconciler, conn, options)
 		f.must(err)
 		registry.Engage(f.mirror.Engage)
 		f.link("east", 1)

@@ -2,8 +2,8 @@ package mirror
 
 import (
 	"context"
+	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
@@ -12,13 +12,6 @@ import (
 	"github.com/fingerpost/fingerpost/federation/policy"
 	"github.com/fingerpost/fingerpost/federation/watch"
 )
-
-// confirmAfter is how long a listing that would remove many Services is held: one that arrives at least so
-// much later must lack as many.
-const confirmAfter = 10 * time.Second
-
-// freeRemovals is how many mirrors and memberships of a cluster a listing may remove without confirmation.
-const freeRemovals = 3
 
 var serviceKind = api.Typed(corev1.SchemeGroupVersion, "services", "Service", &corev1.Service{})
 
@@ -31,12 +24,13 @@ type remoteCluster struct {
 
 	connected    atomic.Bool // the connection is in use
 	complete     atomic.Bool // a Service that is not in the store does not exist
-	removalHeld  atomic.Bool // the last listing would have removed many Services, and was not confirmed
+	removalHeld  atomic.Bool // the first listing would remove Services, and that is not confirmed yet
 	hasUnmatched atomic.Bool // the last report has Services that ask for a mirror and are not selected
-	heldSince    time.Time   // zero unless a removal is held; owned by Replace
-	watcher      *api.Watcher
-	relist       *time.Timer // nil unless a removal was held; owned by Replace
+	lost         chan loss   // is given what the first listing lacks
 }
+
+// A loss is how many mirrors and memberships of a cluster there are, and for how many there is a Service.
+type loss struct{ had, has policy.Amount }
 
 // service returns a Service of the cluster, and whether it exists.
 func (r *remoteCluster) service(k api.Key) (*remoteService, existence) {
@@ -63,45 +57,44 @@ func (r *remoteCluster) remoteServiceChanged(k api.Key) {
 	}
 }
 
-// Replace stores a complete listing. A Service that it lacks counts as absent, unless that would remove more
-// than half of the cluster's mirrors and memberships, and more than 3. Such a removal is held until every
-// listing of the next confirmAfter, and one after that, lack as many.
+// Replace stores a complete listing. A Service that the first one lacks counts as absent once the guard of the cluster
+// has nothing against it: what is written here outlives a replica, which may not know that there was more. From then
+// on the guard has seen everything, and mirrors stay for what it holds (Store.Gives).
 func (r *remoteCluster) Replace(objects []any) {
-	r.complete.Store(false)
 	r.Store.Replace(objects)
 
-	all, missing := r.term.countMissing(r.name, func(k api.Key) bool {
-		_, found := r.Get(k)
-		return found
-	})
-	many := policy.IsMassOf(missing, all, freeRemovals)
-	if many && r.heldSince.IsZero() {
-		r.heldSince = time.Now()
-		r.term.log.Info("A listing of a linked cluster lacks most of the mirrored Services: nothing is removed "+
-			"until another listing confirms it", "cluster", r.name, "mirrored", all, "missing", missing)
-	}
-
-	held := many && time.Since(r.heldSince) < confirmAfter
-	r.removalHeld.Store(held)
-	if held {
-		r.stopTimer()
-		r.relist = time.AfterFunc(confirmAfter, r.watcher.Relist)
-	} else {
-		r.heldSince = time.Time{}
-		r.complete.Store(true)
+	if !r.complete.Load() && !r.removalHeld.Load() {
+		all, missing := r.term.countMissing(r.name, func(k api.Key) bool {
+			_, found := r.Get(k)
+			return found
+		})
+		if missing > 0 {
+			r.removalHeld.Store(true)
+			r.lost <- loss{policy.Amount{Services: all}, policy.Amount{Services: all - missing}}
+		} else {
+			r.complete.Store(true)
+		}
 	}
 
 	r.term.setRemote(r)
 }
 
-func (r *remoteCluster) stopTimer() {
-	if r.relist != nil {
-		r.relist.Stop()
+// confirmLoss waits for what the first listing lacks, and until that is confirmed, or ctx ends.
+func (r *remoteCluster) confirmLoss(
+	ctx context.Context, confirm func(ctx context.Context, cluster string, had, has policy.Amount) error,
+) {
+	select {
+	case lost := <-r.lost:
+		if confirm(ctx, r.name, lost.had, lost.has) == nil {
+			r.complete.Store(true)
+			r.removalHeld.Store(false)
+			r.term.setRemote(r)
+		}
+	case <-ctx.Done():
 	}
 }
 
-// readCluster watches the Services of a cluster until ctx or the term ends. It lists anew confirmAfter a
-// removal was held.
+// readCluster watches the Services of a cluster until ctx or the term ends.
 func (t *term) readCluster(ctx context.Context, name string, conn *api.Connection) {
 	ctx, cancel := context.WithCancel(logr.NewContext(ctx, t.log.V(1)))
 	defer cancel()
@@ -110,12 +103,15 @@ func (t *term) readCluster(ctx context.Context, name string, conn *api.Connectio
 		return
 	}
 
-	r := &remoteCluster{term: t, name: name}
+	r := &remoteCluster{term: t, name: name, lost: make(chan loss, 1)}
 	r.Store = api.NewStore(newRemoteService, r.remoteServiceChanged)
 	r.connected.Store(true)
 	defer t.dropUnlinked()
 	defer r.connected.Store(false)
-	r.watcher = api.NewWatcher(conn, serviceKind, r)
-	r.watcher.Run(ctx)
-	r.stopTimer()
+
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer cancel()
+	wg.Go(func() { r.confirmLoss(ctx, t.registry.ConfirmLoss) })
+	api.NewWatcher(conn, serviceKind, r).Run(ctx)
 }

@@ -216,7 +216,7 @@ func (a *App) addLinks(log logr.Logger, options Options, localConn *api.Connecti
 
 // addWriters adds what writes into clusters.
 func (a *App) addWriters(ctx context.Context, log logr.Logger, options Options, localConn *api.Connection) error {
-	mirrors, err := mirror.New(log, a.Store, a.Links, localConn, options.Mirror)
+	mirrors, err := mirror.New(log, a.Store, a.Registry, a.Links, localConn, options.Mirror)
 	if err != nil {
 		return err
 	}
