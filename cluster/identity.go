@@ -39,39 +39,6 @@ type Identity struct {
 	TrustDomain string `json:"trustDomain,omitempty"` // that its mesh was installed with
 }
 
-// A Mismatch is one reason why a cluster may not be the one that its Link describes.
-type Mismatch struct {
-	Reason  string // of a condition
-	Message string
-}
-
-// Reasons of a Mismatch.
-const (
-	SameCluster      = "SameCluster"      // another name leads to the same cluster
-	OtherTrustDomain = "OtherTrustDomain" // its mesh has another trust domain than clients get
-	ClockSkew        = "ClockSkew"        // its clock is off
-)
-
-// Mismatches returns what is known to differ from what the Link of the cluster describes, the worst first.
-func (s *Status) Mismatches() (all []Mismatch) {
-	if s.SameAs != "" {
-		all = append(all, Mismatch{SameCluster, fmt.Sprintf(
-			"it is the same cluster as %s: their namespaces kube-system have one UID; remove one of the Links, or "+
-				"correct the address in its kubeconfig", s.SameAs)})
-	}
-
-	if theirs := s.Identity.TrustDomain; theirs != "" && s.TrustDomain != "" && theirs != s.TrustDomain {
-		all = append(all, Mismatch{OtherTrustDomain, fmt.Sprintf(
-			"identities there end in %s, and clients get %s, so that mTLS fails: set the annotation %s of the "+
-				"labelled Secret", theirs, s.TrustDomain, linkerd.TrustDomainAnnotation)})
-	}
-	if s.ClockSkew != "" {
-		all = append(all, Mismatch{ClockSkew, fmt.Sprintf(
-			"compared with ours its clock is %s: tokens and Leases depend on clocks, so set both by NTP", s.ClockSkew)})
-	}
-	return all
-}
-
 // readIdentity reads the identity of the cluster, and publishes what is known of it. What was read before stays while
 // the API server does not respond: a Mismatch is not over because it cannot be seen.
 func (r *selfReader) readIdentity(ctx context.Context) {

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/fingerpost/fingerpost/cluster"
+	"github.com/fingerpost/fingerpost/cluster/problem"
 	"github.com/fingerpost/fingerpost/federation"
 )
 
@@ -15,8 +16,9 @@ const kubeSystem = `{apiVersion: v1, kind: Namespace, metadata: {name: kube-syst
 func (w *world) reasons(name string) (all string) {
 	statuses, _ := w.registry.Statuses()
 	s := statuses[name]
-	for _, m := range s.Mismatches() {
-		all += m.Reason + " "
+	mismatches := problem.Of(s.Problems(nil, time.Now()), problem.SameCluster, problem.OtherDomain, problem.ClockSkew)
+	for _, p := range mismatches {
+		all += p.Reason + " "
 	}
 	return all
 }

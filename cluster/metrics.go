@@ -1,10 +1,13 @@
 package cluster
 
 import (
+	"time"
+
 	"github.com/prometheus/client_golang/prometheus"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/fingerpost/fingerpost/cluster/api"
+	"github.com/fingerpost/fingerpost/cluster/problem"
 	"github.com/fingerpost/fingerpost/federation"
 )
 
@@ -138,7 +141,8 @@ func (r *Registry) Collect(to chan<- prometheus.Metric) {
 		if !s.Local {
 			linked++
 		}
-		of := clusterSamples{to, name}
+		kinds, contact := r.Inspect(name)
+		of := clusterSamples{to, name, s.Problems(kinds, time.Now())}
 		of.sendStatus(s)
 		of.sendTraffic(s)
 		of.sendCredentials(s)
@@ -147,7 +151,6 @@ func (r *Registry) Collect(to chan<- prometheus.Metric) {
 		}
 
 		of.sendEndpoints(r.store.Views(federation.Cluster(name)))
-		kinds, contact := r.Inspect(name)
 		if !contact.IsZero() {
 			of.gauge(descContact, float64(contact.UnixMilli())/1000)
 		}
@@ -173,8 +176,14 @@ func (r *Registry) Collect(to chan<- prometheus.Metric) {
 
 // clusterSamples sends the metrics of one cluster.
 type clusterSamples struct {
-	to   chan<- prometheus.Metric
-	name string
+	to       chan<- prometheus.Metric
+	name     string
+	problems []problem.Problem
+}
+
+// has returns 1 if the cluster has a Problem of some classes.
+func (c clusterSamples) has(classes ...problem.Class) float64 {
+	return oneIf(problem.Has(c.problems, classes...))
 }
 
 func (c clusterSamples) gauge(d *prometheus.Desc, v float64, labels ...string) {
@@ -194,7 +203,7 @@ func (c clusterSamples) sendStatus(status Status) {
 		c.gauge(descState, oneIf(status.State == state), string(state))
 	}
 	c.gauge(descSynced, oneIf(status.Synced))
-	c.gauge(descLeftTo, oneIf(status.LeftTo != ""))
+	c.gauge(descLeftTo, c.has(problem.LeftTo))
 	if !status.Checkpoint.IsZero() {
 		c.gauge(descCheckpoint, float64(status.Checkpoint.Unix()))
 	}
@@ -211,12 +220,12 @@ func (c clusterSamples) sendStatus(status Status) {
 
 func (c clusterSamples) sendTraffic(status Status) {
 	if status.Local {
-		problem := oneIf(status.Writing.Problem != "")
-		c.to <- prometheus.MustNewConstMetric(descLocalProblem, prometheus.GaugeValue, problem)
+		writing := c.has(problem.ReadOnly, problem.Incomplete)
+		c.to <- prometheus.MustNewConstMetric(descLocalProblem, prometheus.GaugeValue, writing)
 		return
 	}
 
-	c.gauge(descOverBudget, oneIf(status.BudgetProblem() != ""))
+	c.gauge(descOverBudget, c.has(problem.OverBudget))
 	c.gauge(descDrain, float64(status.Traffic.Drain.Percent))
 	held := 0
 	if w := status.Traffic.Withdrawn; w != nil {
@@ -226,16 +235,21 @@ func (c clusterSamples) sendTraffic(status Status) {
 	c.gauge(descUnconfirmed, float64(status.Traffic.Unconfirmed.Endpoints))
 }
 
-func (c clusterSamples) sendCredentials(s Status) {
-	if valid, known := s.credentialsValid(); known {
-		c.gauge(descCredentials, oneIf(valid))
+func (c clusterSamples) sendCredentials(status Status) {
+	failed := problem.Of(c.problems, problem.Credentials)
+	switch {
+	case len(failed) > 0 && failed[0].IsUrgent():
+		c.gauge(descCredentials, 0)
+	case status.Source != "":
+		c.gauge(descCredentials, 1)
 	}
-	if s.Expires.IsZero() {
+
+	if status.Expires.IsZero() {
 		return
 	}
-	c.gauge(descExpiry, float64(s.Expires.Unix()))
-	if !s.issued.IsZero() {
-		c.gauge(descIssued, float64(s.issued.Unix()))
+	c.gauge(descExpiry, float64(status.Expires.Unix()))
+	if !status.issued.IsZero() {
+		c.gauge(descIssued, float64(status.issued.Unix()))
 	}
 }
 

@@ -1,7 +1,6 @@
 package cluster
 
 import (
-	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -68,25 +67,6 @@ func (s Status) Tried() bool {
 	return s.Synced || !s.Checkpoint.IsZero() || failed && !s.AskingPeers
 }
 
-// BudgetProblem returns what of the cluster its budget refuses, and what is not held of it for that; empty for nothing.
-func (s Status) BudgetProblem() string {
-	letGo := s.Traffic.LetGo
-	if letGo.Endpoints == 0 {
-		return s.OverBudget
-	}
-
-	text := fmt.Sprintf(
-		"the cluster has withdrawn most of what it had, and together with what it has now that exceeds "+
-			"%s: %d endpoints are not held any more, those that it withdrew first",
-		letGo.Budget,
-		letGo.Endpoints,
-	)
-	if s.OverBudget != "" {
-		text = s.OverBudget + "; " + text
-	}
-	return text
-}
-
 // WritingState reports whether this replica writes into a cluster.
 type WritingState string
 
@@ -129,19 +109,6 @@ func (w Writing) equal(o Writing) bool {
 type LeftOut struct {
 	Known  bool `json:"known"`            // this replica writes those slices
 	Excess int  `json:"excess,omitempty"` // past the slices that one cluster may have in a Service
-}
-
-// credentialsValid reports whether the newest credentials are in use. That is not known while none are in
-// use because the cluster does not answer.
-func (s *Status) credentialsValid() (valid, known bool) {
-	switch reason := api.ReasonFor(s.Credentials); {
-	case s.Credentials != nil:
-		return false, s.Source != "" || reason.Credentials()
-	case s.Contact != nil && api.ReasonFor(s.Contact) == api.Unauthorized:
-		return false, true
-	default:
-		return s.Source != "", s.Source != ""
-	}
 }
 
 // KindStatus is the state of one informer of a cluster.

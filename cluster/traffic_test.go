@@ -10,6 +10,7 @@ import (
 	"github.com/fingerpost/fingerpost/cluster"
 	"github.com/fingerpost/fingerpost/cluster/api"
 	"github.com/fingerpost/fingerpost/cluster/apitest"
+	"github.com/fingerpost/fingerpost/cluster/problem"
 	"github.com/fingerpost/fingerpost/federation"
 	"github.com/fingerpost/fingerpost/federation/policy"
 )
@@ -761,8 +762,9 @@ func TestHeldWithinBudget(t *testing.T) {
 					if a.Held.Endpoints != held || a.Written.Endpoints+a.Held.Endpoints > 150 {
 						t.Errorf("%+v, want %d held", a, held)
 					}
-					if problem := w.status().BudgetProblem(); (problem != "") != over {
-						t.Errorf("budget: %q", problem)
+					budget := problem.Of(w.status().Problems(nil, time.Now()), problem.OverBudget)
+					if (len(budget) > 0) != over {
+						t.Errorf("budget: %+v", budget)
 					}
 				}
 				wants(96, false)

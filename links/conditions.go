@@ -1,17 +1,14 @@
 package links
 
 import (
-	"cmp"
-	"errors"
-	"fmt"
 	"strings"
-	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/fingerpost/fingerpost/cluster"
 	"github.com/fingerpost/fingerpost/cluster/api"
+	"github.com/fingerpost/fingerpost/cluster/problem"
 	"github.com/fingerpost/fingerpost/federation"
 )
 
@@ -38,31 +35,29 @@ var ownConditions = []string{
 
 // Reasons that others than their writers read.
 const (
-	ReasonRefused = "Refused"       // of CredentialsValid: a kubeconfig that may not be used, or none
 	LeftToLinkerd = "LeftToLinkerd" // of Mirrors: Linkerd's service mirror does it, or may
 
 	GatewayUnresolved = "GatewayUnresolved" // of Mirrors: names of the gateway lead nowhere, or to nothing of use
 	GatewayNotProbed  = "GatewayNotProbed"  // of Mirrors: there is no way to probe the gateway
 )
 
-// Reasons of Drained and Guarded.
+// The reasons of conditions that are not True, and that Guarded is, are the Classes of Problems, or finer ones.
 const (
-	ReasonDraining    = "Draining"    // a part of its traffic is taken away, or is to be
-	ReasonStillNeeded = "StillNeeded" // all is, and some Services have nothing else
-	ReasonHeld        = "WithdrawalHeld"
-	ReasonUnconfirmed = "WithdrawalUnconfirmed"
-)
+	invalid     = problem.Class("Invalid")   // of Accepted: the Link names no cluster
+	localLink   = problem.Class("LocalName") // likewise: it names the local one
+	conflicting = problem.Class("Conflict")  // likewise: an older Link has
 
-const (
-	reasonInvalid     = "Invalid"   // of Accepted: the Link names no cluster
-	reasonLocalName   = "LocalName" // likewise: it names the local one
+	// ReasonStillNeeded is that of Drained if all traffic is taken away, and some Services have nothing else.
+	ReasonStillNeeded = string(problem.StillNeeded)
+
 	reasonNotAccepted = "NotAccepted"
-	reasonNeverSynced = "Waiting"
+	reasonNeverSynced = string(problem.Waiting)
 )
 
 // A reporter collects the conditions of one Link.
 type reporter struct {
 	link       *Link
+	problems   []problem.Problem // of the Link and its cluster, the worst first
 	conditions []metav1.Condition
 }
 
@@ -79,22 +74,35 @@ func (r *reporter) reported(kind string) bool {
 	return meta.FindStatusCondition(r.link.status.conditions, kind) != nil
 }
 
-// addProblem adds a condition that begins with a problem, of which there is none if it is empty.
-func (r *reporter) addProblem(kind, reason, problem, otherwise string) {
-	switch {
-	case problem != "":
-		r.addCondition(kind, metav1.ConditionFalse, reason, problem)
-	case r.reported(kind):
+// addProblems adds a condition that is not True because of Problems: all of some classes. The first one is its reason.
+// It reports whether there is one.
+func (r *reporter) addProblems(kind string, status metav1.ConditionStatus, classes ...problem.Class) bool {
+	found := problem.Of(r.problems, classes...)
+	if len(found) == 0 {
+		return false
+	}
+
+	var messages []string
+	for _, p := range found {
+		messages = append(messages, p.Message())
+	}
+	r.addCondition(kind, status, found[0].Reason, strings.Join(messages, "; "))
+	return true
+}
+
+// addOptional adds a condition that begins with a Problem.
+func (r *reporter) addOptional(kind, otherwise string, classes ...problem.Class) {
+	if !r.addProblems(kind, metav1.ConditionFalse, classes...) && r.reported(kind) {
 		r.addCondition(kind, metav1.ConditionTrue, kind, otherwise)
 	}
 }
 
-// conditionsFor computes the conditions of a Link. status is the cluster's, if a Spec was applied for it.
-func conditionsFor(link *Link, out outcome, status cluster.Status, applied bool, now time.Time) []metav1.Condition {
-	reporter := &reporter{link: link}
-	reporter.addProblem(Understood, "Misread", link.misread, "all annotations for Fingerpost can be read")
-	if reason, message := notAccepted(link, out); reason != "" {
-		reporter.addCondition(Accepted, metav1.ConditionFalse, reason, message)
+// conditionsFor renders the Problems of a Link as its conditions. What those that are True report is in out and in
+// status, the cluster's, if a Spec was applied for it.
+func conditionsFor(link *Link, out outcome, status cluster.Status, problems []problem.Problem) []metav1.Condition {
+	reporter := &reporter{link: link, problems: problems}
+	reporter.addOptional(Understood, "all annotations for Fingerpost can be read", problem.Misread)
+	if reporter.addProblems(Accepted, metav1.ConditionFalse, invalid, localLink, conflicting) {
 		for _, kind := range []string{CredentialsValid, Connected, Synced} {
 			reporter.addCondition(kind, metav1.ConditionUnknown, reasonNotAccepted, "the Link is not accepted")
 		}
@@ -102,116 +110,50 @@ func conditionsFor(link *Link, out outcome, status cluster.Status, applied bool,
 	}
 
 	reporter.addCondition(Accepted, metav1.ConditionTrue, "Accepted", "linked as "+link.clusterName+", "+out.domains)
-	reporter.reportCredentials(out.rejection, status, now)
-	reporter.reportConnected(status, applied)
-	reporter.reportSynced(status)
-	reporter.addProblem(
-		WithinBudget,
-		"OverBudget",
-		status.BudgetProblem(),
-		"everything that the cluster publishes is accepted",
-	)
+	reporter.addCredentials(status)
+	if !reporter.addProblems(Connected, metav1.ConditionFalse, problem.Connecting, problem.Suspect, problem.Stale) {
+		reporter.addCondition(Connected, metav1.ConditionTrue, string(federation.Live), "the cluster is in contact")
+	}
+	if !reporter.addProblems(Synced, metav1.ConditionFalse, problem.Restored, problem.Waiting) {
+		reporter.addCondition(Synced, metav1.ConditionTrue, "Synced", "every required kind of the cluster was listed")
+	}
 
-	reporter.reportWritable(status.Writing)
-	reporter.reportSlices(status.LeftOut, status.LeftTo)
-	reporter.reportConsistent(status)
-	reporter.reportDrained(status.Traffic.Drain)
-	reporter.reportGuarded(status.Traffic)
+	reporter.addOptional(WithinBudget, "everything that the cluster publishes is accepted", problem.OverBudget)
+	reporter.addWritable(status.Writing)
+	reporter.addSlices(status.LeftOut)
+	reporter.addOptional(Consistent, "the cluster is as the Link describes it",
+		problem.SameCluster, problem.OtherDomain, problem.ClockSkew)
+
+	drain := status.Traffic.Drain
+	if !reporter.addProblems(Drained, metav1.ConditionFalse, problem.StillNeeded, problem.Draining) &&
+		drain.Percent == 100 {
+		reporter.addCondition(Drained, metav1.ConditionTrue, Drained, drain.Describe())
+	}
+	reporter.addProblems(Guarded, metav1.ConditionTrue, problem.Unconfirmed, problem.Held)
 	return reporter.conditions
 }
 
-// notAccepted returns why a Link is not accepted; an empty reason if it is.
-func notAccepted(l *Link, out outcome) (reason, message string) {
-	switch {
-	case l.refusal != "":
-		return l.refusal, l.refused
-	case out.winner != l:
-		return "Conflict", fmt.Sprintf("Link %s links %s already and is older: delete one of the two",
-			out.winner.key, l.clusterName)
-	}
-	return "", ""
-}
-
-func (r *reporter) reportCredentials(rejection error, status cluster.Status, now time.Time) {
-	serving := "no credentials are in use"
-	if status.Source != "" {
-		serving = status.Source + " is in use" + validity(status.Expires, now)
-	}
-
-	problem := oneLine(errors.Join(rejection, status.Credentials)) + "; " + serving
-
-	failed := api.ReasonFor(status.Credentials) // why the newest credentials are not in use
-	switch {
-	case rejection != nil:
-		r.addCondition(CredentialsValid, metav1.ConditionFalse, ReasonRefused, problem)
-	case status.Credentials != nil && !failed.Credentials():
-		r.addCondition(CredentialsValid, metav1.ConditionUnknown, string(failed), problem)
-	case status.Credentials != nil:
-		r.addCondition(CredentialsValid, metav1.ConditionFalse, string(failed), problem)
-	case api.ReasonFor(status.Contact) == api.Unauthorized:
-		r.addCondition(CredentialsValid, metav1.ConditionFalse, string(api.Unauthorized),
-			oneLine(status.Contact)+"; put new credentials into the Secret")
-	case !status.Expires.IsZero() && !now.Before(status.Expires):
-		r.addCondition(CredentialsValid, metav1.ConditionFalse, "Expired", fmt.Sprintf(
-			"%s has expired at %s, and API servers accept a token for a minute at most after that: put new "+
-				"credentials into the Secret, as 'fingerpost link rotate' prints them",
-			status.Source, rfc3339(status.Expires)))
-	case status.Source == "":
-		r.addCondition(CredentialsValid, metav1.ConditionUnknown, "Untried", "the credentials were not tried yet")
-	default:
-		r.addCondition(CredentialsValid, metav1.ConditionTrue, "Valid", serving)
-	}
-}
-
-// validity describes when credentials expire, or have expired; empty if they do not.
-func validity(expires, now time.Time) string {
-	switch {
-	case expires.IsZero():
-		return ""
-	case now.Before(expires):
-		return " until " + rfc3339(expires)
-	default:
-		return ", and has expired at " + rfc3339(expires)
-	}
-}
-
-func rfc3339(t time.Time) string { return t.UTC().Format(time.RFC3339) }
-
-func (r *reporter) reportConnected(status cluster.Status, applied bool) {
-	switch {
-	case !applied || status.State == federation.Connecting:
-		message := "the cluster was not reached yet"
-		if status.Contact != nil {
-			message += ": " + oneLine(status.Contact)
+// addCredentials adds whether the newest credentials are in use. That is not known while the cluster does not answer.
+func (r *reporter) addCredentials(status cluster.Status) {
+	classes := []problem.Class{problem.Refused, problem.Credentials, problem.Expired, problem.Untried}
+	valid := metav1.ConditionFalse
+	if found := problem.Of(r.problems, classes...); len(found) > 0 {
+		first := found[0]
+		isUnknown := first.Class == problem.Credentials && !api.Reason(first.Reason).Credentials()
+		if isUnknown || first.Class == problem.Untried {
+			valid = metav1.ConditionUnknown
 		}
-		r.addCondition(Connected, metav1.ConditionFalse, string(federation.Connecting), message)
-	case status.State == federation.Live:
-		r.addCondition(Connected, metav1.ConditionTrue, string(federation.Live), "the cluster is in contact")
-	default:
-		r.addCondition(Connected, metav1.ConditionFalse, string(status.State),
-			"the last state of the cluster is kept: "+oneLine(status.Contact))
+	}
+
+	if !r.addProblems(CredentialsValid, valid, classes...) {
+		r.addCondition(CredentialsValid, metav1.ConditionTrue, "Valid", status.InUse())
 	}
 }
 
-func (r *reporter) reportSynced(status cluster.Status) {
+// addWritable does not depend on which replica writes.
+func (r *reporter) addWritable(writing cluster.Writing) {
 	switch {
-	case status.Synced:
-		r.addCondition(Synced, metav1.ConditionTrue, "Synced", "every required kind of the cluster was listed")
-	case !status.Checkpoint.IsZero():
-		r.addCondition(Synced, metav1.ConditionFalse, "Restored", "the endpoints of the cluster are those of "+
-			rfc3339(status.Checkpoint)+", until every required kind was listed")
-	default:
-		r.addCondition(Synced, metav1.ConditionFalse, reasonNeverSynced,
-			"the endpoints of the cluster are unknown until every required kind was listed")
-	}
-}
-
-// reportWritable does not depend on which replica writes.
-func (r *reporter) reportWritable(writing cluster.Writing) {
-	switch {
-	case writing.State == cluster.ReadOnly:
-		r.addCondition(Writable, metav1.ConditionFalse, string(cluster.ReadOnly),
-			"discovery goes on, and nothing is written: "+writing.Problem)
+	case r.addProblems(Writable, metav1.ConditionFalse, problem.ReadOnly):
 	case writing.State != cluster.NotWriting:
 		r.addCondition(Writable, metav1.ConditionTrue, "Writable", "one of the replicas writes into the cluster")
 	case r.reported(Writable):
@@ -219,74 +161,15 @@ func (r *reporter) reportWritable(writing cluster.Writing) {
 	}
 }
 
-// reportSlices reports whether the slices here have all endpoints of the cluster. Of those that another installation
-// writes that is not known.
-func (r *reporter) reportSlices(out cluster.LeftOut, leftTo string) {
+// addSlices adds whether the slices here have all endpoints of the cluster. Of those that another installation writes
+// that is not known.
+func (r *reporter) addSlices(out cluster.LeftOut) {
 	switch {
-	case leftTo != "":
-		r.addCondition(SlicesComplete, metav1.ConditionUnknown, "LeftToInstallation", "EndpointSlices here with its "+
-			"endpoints are written by "+leftTo+": that Lease is older than ours; delete it if nobody knows that "+
-			"installation")
-	case out.Excess > 0:
-		r.addCondition(SlicesComplete, metav1.ConditionFalse, "TooManySlices", fmt.Sprintf(
-			"%d endpoints are in no EndpointSlice here, because a cluster may have only so many slices in one "+
-				"Service: existing slices are kept up to date; raise -max-slices-per-source, or let fewer ports "+
-				"and service accounts share a Service", out.Excess))
+	case r.addProblems(SlicesComplete, metav1.ConditionUnknown, problem.LeftTo):
+	case r.addProblems(SlicesComplete, metav1.ConditionFalse, problem.TooManySlices):
 	case out.Known && r.reported(SlicesComplete):
 		r.addCondition(SlicesComplete, metav1.ConditionTrue, "Complete",
 			"all endpoints of the cluster are in EndpointSlices here, for Services that ask for them")
-	}
-}
-
-// reportConsistent reports what the cluster is found not to have in common with its Link. What is not known
-// is no Mismatch.
-func (r *reporter) reportConsistent(status cluster.Status) {
-	reason, messages := "", []string{}
-	for _, m := range status.Mismatches() {
-		reason = cmp.Or(reason, m.Reason)
-		messages = append(messages, m.Message)
-	}
-	r.addProblem(Consistent, reason, strings.Join(messages, "; "), "the cluster is as the Link describes it")
-}
-
-// reportDrained reports how far the cluster is drained.
-func (r *reporter) reportDrained(drain cluster.Drain) {
-	next := ""
-	if !drain.Next.IsZero() {
-		next = ", and the next step is at " + rfc3339(drain.Next)
-	}
-
-	switch {
-	case drain.Percent == 100 && drain.Needed > 0:
-		more := ""
-		if n := drain.Needed - len(drain.NeededBy); n > 0 {
-			more = fmt.Sprintf(" and %d more", n)
-		}
-		r.addCondition(Drained, metav1.ConditionFalse, ReasonStillNeeded, fmt.Sprintf(
-			"no other cluster has ready endpoints of %d Services, which get those of this one: %s%s",
-			drain.Needed, strings.Join(drain.NeededBy, ", "), more))
-	case drain.Percent == 100:
-		r.addCondition(
-			Drained, metav1.ConditionTrue, Drained, "no Service gets endpoints of the cluster: "+drain.By+next)
-	case drain.By != "" && (drain.Percent > 0 || !drain.Next.IsZero()):
-		r.addCondition(Drained, metav1.ConditionFalse, ReasonDraining, fmt.Sprintf(
-			"%d %% of the cluster's traffic is taken away by %s%s", drain.Percent, drain.By, next))
-	}
-}
-
-// reportGuarded reports what the cluster has withdrawn, and what is held.
-func (r *reporter) reportGuarded(t cluster.Traffic) {
-	switch w, pending := t.Withdrawn, t.Unconfirmed; {
-	case pending.Endpoints > 0:
-		r.addCondition(Guarded, metav1.ConditionTrue, ReasonUnconfirmed, fmt.Sprintf(
-			"the cluster has withdrawn most of what it had at once, at %s, and has not listed its Services and "+
-				"EndpointSlices since: until it has, %d endpoints are held, for all Services",
-			rfc3339(pending.Since), pending.Endpoints))
-	case w != nil:
-		r.addCondition(Guarded, metav1.ConditionTrue, ReasonHeld, fmt.Sprintf(
-			"the cluster has withdrawn most of what it had at once: %d of its endpoints are held until %s, for "+
-				"Services that have nothing else: %s; 'fingerpost release %s' lets them go",
-			w.Endpoints, rfc3339(w.Until), w, r.link.clusterName))
 	}
 }
 

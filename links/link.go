@@ -17,6 +17,7 @@ import (
 
 	"github.com/fingerpost/fingerpost/cluster/api"
 	"github.com/fingerpost/fingerpost/cluster/linkerd"
+	"github.com/fingerpost/fingerpost/cluster/problem"
 	"github.com/fingerpost/fingerpost/cluster/view"
 	"github.com/fingerpost/fingerpost/federation/policy"
 )
@@ -53,13 +54,13 @@ type Link struct {
 
 	clusterName   string
 	clusterDomain string
-	secret        string // name of a Secret in the Link's namespace
-	slicesEnabled bool   // EndpointSlices may be written into the cluster
-	slicesUnclear bool   // whether they may cannot be read: what was in force stays
-	misread       string // annotations that are not understood, for people; empty for none
-	refusal       string // reason of Accepted if the Link names no cluster that can be linked; else empty
-	refused       string // why, for people
-	kept          string // the cluster that a refused Link links because it did so before; empty for none
+	secret        string        // name of a Secret in the Link's namespace
+	slicesEnabled bool          // EndpointSlices may be written into the cluster
+	slicesUnclear bool          // whether they may cannot be read: what was in force stays
+	misread       string        // annotations that are not understood, for people; empty for none
+	refusal       problem.Class // reason of Accepted if the Link names no cluster that can be linked; else empty
+	refused       string        // why, for people
+	kept          string        // the cluster that a refused Link links because it did so before; empty for none
 
 	traffic  policy.Link // what can be read of what it asks for
 	unread   []policy.Problem
@@ -115,13 +116,13 @@ func newLink(object any, local string) (*Link, bool) {
 	link.clusterName = shortened(parsed.Spec.TargetClusterName)
 	link.clusterDomain = parsed.Spec.TargetClusterDomain
 	link.secret = parsed.Spec.ClusterCredentialsSecret
-	switch problem := invalidName("spec.targetClusterName", link.clusterName); {
+	switch mistake := invalidName("spec.targetClusterName", link.clusterName); {
 	case err != nil:
-		link.refusal, link.refused = reasonInvalid, err.Error()
-	case problem != "":
-		link.refusal, link.refused = reasonInvalid, problem
+		link.refusal, link.refused = invalid, err.Error()
+	case mistake != "":
+		link.refusal, link.refused = invalid, mistake
 	case link.clusterName == local:
-		link.refusal, link.refused = reasonLocalName, localName(local)+
+		link.refusal, link.refused = localLink, localName(local)+
 			": choose another spec.targetClusterName, or another -cluster-name for this process"
 	}
 

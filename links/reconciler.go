@@ -24,6 +24,7 @@ import (
 	"github.com/fingerpost/fingerpost/cluster/api"
 	"github.com/fingerpost/fingerpost/cluster/apply"
 	"github.com/fingerpost/fingerpost/cluster/linkerd"
+	"github.com/fingerpost/fingerpost/cluster/problem"
 	"github.com/fingerpost/fingerpost/federation"
 	"github.com/fingerpost/fingerpost/federation/watch"
 )
@@ -125,7 +126,7 @@ type secretNamespace struct {
 func (n *secretNamespace) ready() bool { return n.HasSynced() || watch.IsClosed(n.Refused()) }
 
 // secretNamed returns a Secret; or nil, and why there is none.
-func (n *secretNamespace) secretNamed(k api.Key) (s *secret, problem string) {
+func (n *secretNamespace) secretNamed(k api.Key) (s *secret, why string) {
 	if s, found := n.Get(k); found {
 		return s, ""
 	}
@@ -427,14 +428,15 @@ func (r *Reconciler) secretChanged(key api.Key) {
 // enqueueChangedClusters enqueues the clusters whose Status has changed.
 func (r *Reconciler) enqueueChangedClusters(ctx context.Context) {
 	var seen map[string]cluster.Status
-	problem := ""
+	reported := ""
 
 	for {
 		statuses, changed := r.registry.Statuses()
-		if next := leaseProblem(statuses[r.options.ClusterName].Writing); next != problem {
-			if problem = next; problem != "" {
+		if next := leaseProblem(statuses[r.options.ClusterName].Writing); next != reported {
+			reported = next
+			if next != "" {
 				r.log.Info("This replica cannot write the status of Links: it cannot hold the local cluster's "+
-					"Lease. Metrics and debug pages report their conditions", "reason", problem)
+					"Lease. Metrics and debug pages report their conditions", "reason", next)
 			}
 		}
 
@@ -486,7 +488,8 @@ func (r *Reconciler) reconcile(_ context.Context, name string) error {
 	r.markReconciled(name)
 	now := time.Now()
 	for _, l := range in.links {
-		r.setConditions(l, conditionsFor(l, out, status, applied, now))
+		problems := problemsFor(l, out, status, applied, now)
+		r.setConditions(l, conditionsFor(l, out, status, problems), own(problems))
 	}
 	if left := status.Expires.Sub(now); applied && left > 0 {
 		return &apply.Retry{After: left, Err: errors.New("the credentials in use expire then")}
@@ -572,8 +575,9 @@ func (r *Reconciler) isNewRejection(name string, rejection error) bool {
 	return old != rejection.Error()
 }
 
-// setConditions stores the conditions that this replica computed for a Link, and logs what has changed.
-func (r *Reconciler) setConditions(link *Link, conditions []metav1.Condition) {
+// setConditions stores the conditions that this replica computed for a Link, and its own Problems, and logs what has
+// changed.
+func (r *Reconciler) setConditions(link *Link, conditions []metav1.Condition, own []problem.Problem) {
 	r.mu.Lock()
 	p := r.reportOf(link.key, link.uid)
 	if p == nil {
@@ -581,7 +585,8 @@ func (r *Reconciler) setConditions(link *Link, conditions []metav1.Condition) {
 		return
 	}
 	before := p.conditions
-	p.conditions = conditions
+	problem.KeepSince(p.own, own, time.Now())
+	p.conditions, p.own = conditions, own
 	r.mu.Unlock()
 
 	for _, c := range changedConditions(before, link.status.conditions, conditions) {

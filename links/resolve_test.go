@@ -162,7 +162,7 @@ func TestResolve(t *testing.T) {
 			"wanted=true winner=a trust=ours dns=east.local Secret linkerd/creds:abc",
 		},
 		"two Links, the older one refused": {
-			[]*Link{link("young", 0, nil), link("old", time.Hour, func(l *Link) { l.refusal = reasonInvalid })},
+			[]*Link{link("young", 0, nil), link("old", time.Hour, func(l *Link) { l.refusal = invalid })},
 			nil, credentials("mc", "abc", nil),
 			"wanted=true winner=young trust=ours dns=east.local Secret mc/creds:abc",
 		},
@@ -277,19 +277,19 @@ func TestConditionsFor(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			l := link("a", 0, nil)
 			tc.out.winner = l
-			if diff := cmp.Diff(tc.want, short(conditionsFor(l, tc.out, tc.status, true, time.Time{}))); diff != "" {
+			if diff := cmp.Diff(tc.want, short(conditionsAt(l, tc.out, tc.status, true, time.Time{}))); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
 		})
 	}
 	const none = " CredentialsValid=Unknown/NotAccepted Connected=Unknown/NotAccepted Synced=Unknown/NotAccepted"
 	younger := outcome{winner: link("a", time.Hour, nil)}
-	got := short(conditionsFor(link("b", 0, nil), younger, live, true, time.Time{}))
+	got := short(conditionsAt(link("b", 0, nil), younger, live, true, time.Time{}))
 	if got != "Accepted=False/Conflict"+none {
 		t.Errorf("the younger of two: %s", got)
 	}
-	refused := link("b", 0, func(l *Link) { l.refusal, l.refused = reasonInvalid, "no name" })
-	if got := short(conditionsFor(refused, outcome{}, live, false, time.Time{})); got != "Accepted=False/Invalid"+none {
+	refused := link("b", 0, func(l *Link) { l.refusal, l.refused = invalid, "no name" })
+	if got := short(conditionsAt(refused, outcome{}, live, false, time.Time{})); got != "Accepted=False/Invalid"+none {
 		t.Errorf("one that is refused: %s", got)
 	}
 }
@@ -313,7 +313,7 @@ func TestSlicesComplete(t *testing.T) {
 		{before, cluster.LeftOut{}, ""},
 		{before, cluster.LeftOut{Known: true}, "SlicesComplete=True/Complete"},
 	} {
-		all := conditionsFor(
+		all := conditionsAt(
 			c.link, outcome{winner: c.link}, cluster.Status{State: federation.Live, LeftOut: c.out}, true, time.Time{},
 		)
 		all = slices.DeleteFunc(all, func(o metav1.Condition) bool { return o.Type != SlicesComplete })
@@ -343,13 +343,13 @@ func TestConsistent(t *testing.T) {
 		{before, cluster.Status{}, "Consistent=True/Consistent"},
 	} {
 		c.status.State = federation.Live
-		all := conditionsFor(c.link, outcome{winner: c.link}, c.status, true, time.Time{})
+		all := conditionsAt(c.link, outcome{winner: c.link}, c.status, true, time.Time{})
 		all = slices.DeleteFunc(all, func(o metav1.Condition) bool { return o.Type != Consistent })
 		if got := short(all); got != c.want {
 			t.Errorf("%+v: %q, want %q", c.status, got, c.want)
 		}
 	}
-	all := conditionsFor(l, outcome{winner: l}, trust, true, time.Time{})
+	all := conditionsAt(l, outcome{winner: l}, trust, true, time.Time{})
 	message := all[len(all)-1].Message
 	if !strings.Contains(message, "identities there end in b") ||
 		!strings.Contains(message, "its clock is 1m0s ahead") {
@@ -361,7 +361,7 @@ func TestConsistent(t *testing.T) {
 func TestWithinBudget(t *testing.T) {
 	within := func(l *Link, over string) string {
 		now := cluster.Status{State: federation.Live, OverBudget: over}
-		all := conditionsFor(l, outcome{winner: l}, now, true, time.Time{})
+		all := conditionsAt(l, outcome{winner: l}, now, true, time.Time{})
 		return short(slices.DeleteFunc(all, func(o metav1.Condition) bool { return o.Type != WithinBudget }))
 	}
 	l := link("b", 0, nil)
@@ -384,6 +384,11 @@ func TestWithinBudget(t *testing.T) {
 	}
 }
 
+// conditionsAt returns the conditions of a Link at a time.
+func conditionsAt(l *Link, out outcome, status cluster.Status, applied bool, now time.Time) []metav1.Condition {
+	return conditionsFor(l, out, status, problemsFor(l, out, status, applied, now))
+}
+
 // short renders conditions, and fails where one has no message.
 func short(conditions []metav1.Condition) string {
 	var all []string
@@ -402,8 +407,8 @@ func TestMessagesAreBounded(t *testing.T) {
 		"short", strings.Repeat("x", status.MessageLimit), strings.Repeat("é", status.MessageLimit),
 		"x" + strings.Repeat("é", status.MessageLimit), strings.Repeat("\x80", 2*status.MessageLimit),
 	} {
-		refused := &Link{refusal: reasonInvalid, refused: text}
-		got := conditionsFor(refused, outcome{}, cluster.Status{}, false, time.Time{})[0].Message
+		refused := &Link{refusal: invalid, refused: text}
+		got := conditionsAt(refused, outcome{}, cluster.Status{}, false, time.Time{})[0].Message
 		if len(got) > status.MessageLimit || !utf8.ValidString(got) ||
 			(len(text) > status.MessageLimit) != strings.HasSuffix(got, "…") ||
 			!strings.HasPrefix(text, strings.TrimSuffix(got, "…")) {
@@ -419,7 +424,7 @@ func TestExpired(t *testing.T) {
 	for at, want := range map[time.Duration]string{
 		-time.Second: "CredentialsValid=True/Valid", 0: "CredentialsValid=False/Expired",
 	} {
-		all := conditionsFor(l, outcome{winner: l}, now, true, end.Add(at))
+		all := conditionsAt(l, outcome{winner: l}, now, true, end.Add(at))
 		c := all[slices.IndexFunc(all, func(c metav1.Condition) bool { return c.Type == CredentialsValid })]
 		if got := short([]metav1.Condition{c}); got != want || !strings.Contains(c.Message, "2001-09-09T01:46:40Z") {
 			t.Errorf("%s after it: %s, want %s: %s", at, got, want, c.Message)

@@ -7,6 +7,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/fingerpost/fingerpost/cluster/problem"
 )
 
 // LinkStatus is one Link with the conditions that this replica computed for it. A Link that was deleted while this
@@ -16,6 +18,9 @@ type LinkStatus struct {
 	Name       string             `json:"name"`
 	Cluster    string             `json:"cluster"`
 	Conditions []metav1.Condition `json:"conditions"`
+
+	// Own are the Problems of the Link itself that its Conditions report; see [LinkStatus.Problems].
+	Own []problem.Problem `json:"-"`
 
 	// What only the replica that writes the status finds out: fields of it that the schema of Links lacks, as
 	// conditions or mirrorServices.conditions.localRef; why no status can be written, empty if one can; and whether
@@ -47,11 +52,6 @@ type MirrorReport struct {
 	Unmatched   []string `json:"unmatched,omitempty"`
 }
 
-// HasGatewayProblem reports whether the gateway of the Link's cluster is not to be found or used as the Link names it.
-func (m *MirrorReport) HasGatewayProblem() bool {
-	return m.Condition.Reason == GatewayUnresolved || m.Condition.Reason == GatewayNotProbed
-}
-
 // Missing describes the Services that a Link selects and that are not mirrored, or else those that may be meant to be;
 // empty for none, and for no report.
 func (m *MirrorReport) Missing() string {
@@ -77,7 +77,7 @@ func (r *Reconciler) Links() []LinkStatus {
 	for _, link := range r.seenLinks {
 		status := LinkStatus{Namespace: link.key.Namespace, Name: link.key.Name, Cluster: link.clusterName}
 		if p := r.reports[link.uid]; p != nil {
-			status.Conditions = p.conditions
+			status.Conditions, status.Own = p.conditions, p.own
 			if w := r.statusWriter; w != nil {
 				status.UndeclaredFields, status.StatusRefused = w.Report(link.key, link.shown())
 				status.ConditionsUnsupported = status.StatusRefused != "" ||

@@ -12,6 +12,7 @@ import (
 	"github.com/fingerpost/fingerpost/cluster/apply"
 	"github.com/fingerpost/fingerpost/cluster/apply/status"
 	"github.com/fingerpost/fingerpost/cluster/linkerd"
+	"github.com/fingerpost/fingerpost/cluster/problem"
 	"github.com/fingerpost/fingerpost/federation"
 )
 
@@ -86,6 +87,7 @@ func (r *Reconciler) enqueueStatus(k api.Key) {
 // A linkReport is what is known about one Link, besides the Link itself.
 type linkReport struct {
 	conditions []metav1.Condition // as this replica computed them; nil: not yet
+	own        []problem.Problem  // of the Link itself, which the conditions report
 	mirror     *MirrorStatus      // as it is written; nil: nothing was handed over in this term
 	recorded   []metav1.Condition // as Events show them; types without an Event in this term are missing
 }

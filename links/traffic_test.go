@@ -104,7 +104,7 @@ func TestTrafficConditions(t *testing.T) {
 		},
 	} {
 		l := annotated(t, nil)
-		all := conditionsFor(l, outcome{winner: l}, cluster.Status{Traffic: c.traffic}, true, at)
+		all := conditionsAt(l, outcome{winner: l}, cluster.Status{Name: "west", Traffic: c.traffic}, true, at)
 		got, warns := "", false
 		if found := meta.FindStatusCondition(all, c.kind); found != nil {
 			got, warns = string(found.Status)+" "+found.Reason+" "+found.Message, isWarning(*found)

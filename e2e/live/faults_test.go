@@ -266,7 +266,7 @@ func TestFaults(t *testing.T) {
 		w.state(west, "Suspect", 6*time.Second)
 		w.state(west, "Stale", 12*time.Second)
 		const why = "the API server refuses to watch " + resource + " (Forbidden)"
-		w.condition(west, links.Connected, "False Stale: the last state of the cluster is kept: "+why, 3*time.Second)
+		w.condition(west, links.Connected, "False Stale: "+why, 3*time.Second)
 		page, err := w.Server.Cluster(t.Context(), west.Name)
 		w.do(err)
 		if page.Contact != why {
@@ -306,7 +306,7 @@ func TestFaults(t *testing.T) {
 		w.state(west, "Stale", 12*time.Second)
 		const why = "the API server refuses the credentials (401)"
 		w.condition(west, links.CredentialsValid, "False Unauthorized: "+why, 3*time.Second)
-		w.condition(west, links.Connected, "False Stale: the last state of the cluster is kept: "+why, 3*time.Second)
+		w.condition(west, links.Connected, "False Stale: "+why, 3*time.Second)
 
 		west.Identity, err = west.Certify(brief, time.Hour)
 		w.do(err)

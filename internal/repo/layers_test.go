@@ -17,18 +17,19 @@ cmd/fingerpost/app -> admission cmd/fingerpost/debug cmd/fingerpost/server cmd/f
 cmd/fingerpost/app -> cluster cluster/apply cluster/checkpoint cluster/endpointslice cluster/api cluster/lease
 cmd/fingerpost/app -> cluster/tokenreview discovery/linkerd federation federation/watch links links/mirror serving
 cmd/fingerpost/check -> cmd/fingerpost/cli cmd/fingerpost/debug
-cmd/fingerpost/check -> cluster cluster/api cluster/apply cluster/linkerd federation links
+cmd/fingerpost/check -> cluster cluster/api cluster/apply cluster/linkerd cluster/problem federation links
 cmd/fingerpost/cli -> cmd/fingerpost/debug
-cmd/fingerpost/cli -> cluster cluster/api cluster/linkerd discovery discovery/proxy federation federation/policy links
+cmd/fingerpost/cli -> cluster cluster/api cluster/linkerd cluster/problem
+cmd/fingerpost/cli -> discovery discovery/proxy federation federation/policy links
 cmd/fingerpost/debug -> cmd/fingerpost/server
-cmd/fingerpost/debug -> cluster cluster/linkerd discovery discovery/linkerd federation links serving
+cmd/fingerpost/debug -> cluster cluster/problem discovery discovery/linkerd federation links serving
 cmd/fingerpost/server -> cluster/tokenreview federation/watch serving
 cmd/fingerpost/webhook -> admission cluster/linkerd/serviceprofile
 cmd/fingerpost/cmdtest ->
 
 links/mirror -> links cluster cluster/apply cluster/apply/object cluster/lease cluster/linkerd cluster/api
 links/mirror -> federation federation/policy federation/watch
-links -> cluster cluster/apply cluster/apply/status cluster/linkerd cluster/api cluster/view
+links -> cluster cluster/apply cluster/apply/status cluster/linkerd cluster/api cluster/problem cluster/view
 links -> federation federation/policy federation/watch
 
 cluster/endpointslice -> cluster cluster/apply cluster/apply/object cluster/linkerd cluster/api cluster/view
@@ -38,13 +39,14 @@ cluster/apply/object -> cluster/apply
 cluster/apply/status -> cluster/apply cluster/api federation
 cluster/apply -> cluster cluster/lease cluster/api federation federation/watch
 cluster/lease -> cluster/api federation/watch
-cluster -> cluster/api cluster/checkpoint cluster/linkerd cluster/view
+cluster -> cluster/api cluster/checkpoint cluster/linkerd cluster/problem cluster/view
 cluster -> federation federation/policy federation/watch
 cluster/checkpoint -> cluster/api federation federation/facts federation/profile
 cluster/view -> cluster/linkerd cluster/linkerd/serviceprofile cluster/api
 cluster/view -> federation federation/facts federation/policy federation/profile federation/watch
 cluster/linkerd/serviceprofile -> federation federation/profile
 cluster/linkerd ->
+cluster/problem ->
 cluster/tokenreview ->
 cluster/api -> federation/watch
 cluster/apitest ->

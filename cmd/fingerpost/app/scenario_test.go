@@ -778,7 +778,7 @@ func (s *scenario) text(name string) string {
 var (
 	repeated   = regexp.MustCompile(`(?m)^\$\{(\d+)-(\d+)\} (.*\n)`)
 	kubeconfig = regexp.MustCompile(`\$\{kubeconfig:([^}]+)\}`)
-	ages       = regexp.MustCompile(`( |expires in )[0-9hms]+( ago|: 'fingerpost)`)
+	ages       = regexp.MustCompile(`( )[0-9hms]+( ago)`)
 	uid        = regexp.MustCompile(`\$\{uid:([^/}]+)/([^/}]+)/([^/}]*)/([^/}]+)\}`)
 )
 

@@ -2,7 +2,6 @@ package check
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"strings"
 
@@ -10,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 
 	"github.com/fingerpost/fingerpost/cluster/apply"
+	"github.com/fingerpost/fingerpost/cluster/problem"
 )
 
 // maxForeignLeases is how many Leases are looked at, of which everybody may create some in a namespace of his own.
@@ -27,20 +27,7 @@ func (e *environment) installationChecks(known *knownReplicas) []check {
 
 // checkLeftTo reports clusters whose endpoints another installation writes into slices of the local one.
 func (k *knownReplicas) checkLeftTo(context.Context) error {
-	left := sets.New[string]()
-	for _, page := range k.pages {
-		for _, c := range page.Page.Clusters {
-			if c.LeftTo != "" {
-				left.Insert(fmt.Sprintf("slices with endpoints of %s are written by %s", c.Name, c.LeftTo))
-			}
-		}
-	}
-
-	if left.Len() == 0 {
-		return nil
-	}
-	return permanentWarningf("%s\nits Lease is older than ours: delete it if nobody knows that installation",
-		strings.Join(firstOf(sets.List(left)), "\n"))
+	return k.checkProblems(func(p problem.Problem) bool { return p.Class == problem.LeftTo }, plainText)
 }
 
 // checkForeignLeases reports Leases that are marked as those of installations and count for nothing: each installation

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/util/sets"
 
+	"github.com/fingerpost/fingerpost/cluster/problem"
 	"github.com/fingerpost/fingerpost/cmd/fingerpost/cli"
 	"github.com/fingerpost/fingerpost/cmd/fingerpost/debug"
 	"github.com/fingerpost/fingerpost/links"
@@ -56,15 +57,14 @@ func (e *environment) linkChecks(known *knownReplicas) (checks []check) {
 				return known.checkShown(shown)
 			}))
 
-	for _, name := range slices.Sorted(maps.Keys(known.links())) {
-		reported := func(check func(linkReports) error) func(context.Context) error {
-			return func(context.Context) error { return check(known.links()[name]) }
-		}
+	all := known.links()
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		link := all[name][0].Page
 		checks = append(checks,
 			linkCategory.retried("the conditions of Link "+name+" hold", "conditions-of-a-link-hold",
-				reported(checkConditions)),
+				func(context.Context) error { return known.checkConditions(link) }),
 			linkCategory.retried("the Services that Link "+name+" selects are mirrored", "services-are-mirrored",
-				reported(checkMirrored)))
+				func(context.Context) error { return known.checkMirrored(link, known.links()[name]) }))
 	}
 	return checks
 }
@@ -96,44 +96,26 @@ func (k *knownReplicas) checkRead(shown []unstructured.Unstructured) error {
 	return warningf("%s: not in the namespace that -link-namespace names", strings.Join(unread, ", "))
 }
 
-// checkHeld reports Links that were deleted and whose clusters stay linked for a grace.
+// checkHeld reports Links that were deleted and whose clusters stay linked for a grace: most of them at once.
 func (k *knownReplicas) checkHeld(context.Context) error {
-	var names []string
-	var deleted time.Time
-	reason := ""
-	for name, reports := range k.links() {
-		for _, r := range reports {
-			if r.Page.Held != "" && !slices.Contains(names, name) {
-				names, deleted, reason = append(names, name), r.Page.Deleted, r.Page.Held
-			}
-		}
-	}
-
-	if len(names) == 0 {
+	all := k.find(func(p problem.Problem) bool { return p.Class == problem.LinkDeleted })
+	if len(all) == 0 {
 		return nil
 	}
+
+	var names []string
+	for _, r := range all {
+		names = append(names, r.Page.Object.Namespace+"/"+r.Page.Object.Name)
+	}
 	slices.Sort(names)
-	return permanentErrorf("%s %s: the clusters of %s stay linked for %s from then on, and then lose their endpoints "+
-		"here, mirrors and memberships: apply the CRD (links/crd/links.yaml) and the Links again",
-		reason, debug.Ago(deleted, time.Now()), strings.Join(names, ", "), links.DeletionGrace)
+	first := all[0].Page
+	return permanentErrorf("%s: deleted %s: %s",
+		strings.Join(firstOf(names), ", "), debug.Ago(first.Since, time.Now()), first.Message())
 }
 
 // checkWithoutLink reports clusters whose Link was deleted, perhaps, and whose labelled Secret was not.
 func (k *knownReplicas) checkWithoutLink(context.Context) error {
-	var left []string
-	for _, page := range k.pages {
-		for _, c := range page.Page.WithoutLink() {
-			if text := fmt.Sprintf("%s (%s)", c.Name, c.Source); !slices.Contains(left, text) {
-				left = append(left, text)
-			}
-		}
-	}
-
-	if len(left) == 0 {
-		return nil
-	}
-	return permanentWarningf("a labelled Secret alone links %s: if the Link was deleted to unlink the cluster, delete "+
-		"the Secret as well", strings.Join(left, ", "))
+	return k.checkProblems(func(p problem.Problem) bool { return p.Class == problem.SecretAlone }, plainText)
 }
 
 // checkShown reports conditions of Links that differ from what all replicas report: no replica writes them.
@@ -185,55 +167,34 @@ func contradiction(shown []metav1.Condition, reports linkReports) string {
 	return ""
 }
 
-// reportedElsewhere are conditions that other checks report, and Writable, which an operator may leave False.
-var reportedElsewhere = []string{links.Connected, links.Synced, links.Consistent, links.Writable}
-
-// checkConditions returns the conditions of a Link that are False, in any replica. Without Accepted and
-// CredentialsValid the Link does not do its work; the others are warnings.
-func checkConditions(reports linkReports) error {
-	var errs []error
-	seen := map[string]bool{}
-
-	for _, r := range reports {
-		all := r.Page.Conditions
-		if m := r.Page.Mirror; m != nil && m.Condition.Reason != links.LeftToLinkerd {
-			all = append(slices.Clip(all), m.Condition)
-		}
-
-		for _, condition := range all {
-			text := fmt.Sprintf("%s: %s", condition.Reason, condition.Message)
-			// Of credentials, other checks report all that has been tried.
-			elsewhere := slices.Contains(reportedElsewhere, condition.Type) ||
-				condition.Type == links.CredentialsValid && condition.Reason != links.ReasonRefused
-			if condition.Status != metav1.ConditionFalse || elsewhere || seen[text] {
-				continue
-			}
-
-			seen[text] = true
-			err := errors.New(text)
-			if condition.Type != links.Accepted && condition.Type != links.CredentialsValid {
-				err = warning{err}
-			}
-			errs = append(errs, err)
-		}
-	}
-
-	return joinWarnings(errs...)
+// ofConditions are the classes of a cluster that no other check reports.
+var ofConditions = []problem.Class{
+	problem.OverBudget, problem.TooManySlices, problem.StillNeeded, problem.Unconfirmed, problem.Held,
 }
 
-// checkMirrored returns the Services that a Link selects and that are not mirrored, and those that may be meant to
-// be.
-func checkMirrored(reports linkReports) error {
-	for _, r := range reports {
-		switch m := r.Page.Mirror; {
-		case m == nil:
-		case m.Missing() == "":
-			return nil
-		case len(m.NotMirrored) > 0:
-			return warningf("%s", m.Missing())
+// checkConditions returns what is wrong with a Link, and with its cluster as far as no other check has it. Without
+// Accepted and CredentialsValid the Link does not do its work; the others are warnings.
+func (k *knownReplicas) checkConditions(link links.LinkStatus) error {
+	return k.checkProblems(func(p problem.Problem) bool {
+		switch {
+		case p.Object.Kind == "Cluster":
+			return p.Cluster == link.Cluster && slices.Contains(ofConditions, p.Class)
+		case p.Class == problem.LinkDeleted, p.Class == problem.NotMirrored, p.Severity == problem.Information:
+			return false
 		default:
-			return permanentWarningf("%s", m.Missing())
+			return p.Object == problem.Object{Kind: "Link", Namespace: link.Namespace, Name: link.Name}
 		}
+	}, func(p problem.Problem, _ string) string { return p.Reason + ": " + p.Message() })
+}
+
+// checkMirrored returns the Services that a Link selects and that are not mirrored, and those that may be meant to be.
+func (k *knownReplicas) checkMirrored(link links.LinkStatus, reports linkReports) error {
+	mirrors := func(r cli.Response[links.LinkStatus]) bool { return r.Page.Mirror != nil }
+	if !slices.ContainsFunc(reports, mirrors) {
+		return errSkipped // no replica mirrors Services, which the checks of writers report
 	}
-	return errSkipped // no replica mirrors Services, which the checks of writers report
+	return k.checkProblems(func(p problem.Problem) bool {
+		return p.Class == problem.NotMirrored &&
+			p.Object == problem.Object{Kind: "Link", Namespace: link.Namespace, Name: link.Name}
+	}, plainText)
 }

@@ -1,8 +1,8 @@
 package check
 
 import (
-	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -12,6 +12,7 @@ import (
 
 	"github.com/fingerpost/fingerpost/cluster"
 	"github.com/fingerpost/fingerpost/cluster/linkerd"
+	"github.com/fingerpost/fingerpost/cluster/problem"
 	"github.com/fingerpost/fingerpost/cmd/fingerpost/cli"
 	"github.com/fingerpost/fingerpost/cmd/fingerpost/debug"
 	"github.com/fingerpost/fingerpost/federation"
@@ -85,10 +86,16 @@ func (e *environment) checkReplicas(ctx context.Context, runner *runner) *knownR
 
 	responds := make([]bool, len(known.opened))
 	var checks []check
+
 	for i, replica := range known.opened {
 		ask := func(ctx context.Context) error {
-			err := replica.Fetch(ctx, "/debug/clusters", &debug.ClustersPage{})
+			var page debug.ClustersPage
+			err := replica.Fetch(ctx, "/debug/clusters", &page)
 			responds[i] = err == nil
+
+			if err == nil && page.Problems == nil {
+				return warningf("its version reports no problems: most of them are not found, use its own command")
+			}
 			return err
 		}
 		checks = append(checks, replicaCategory.decided(replica.Name+" answers", "replicas-are-ready", ask))
@@ -143,16 +150,8 @@ func (k *knownReplicas) replicaChecks() []check {
 
 // checkSaved reports replicas that cannot write their -state-dir. It applies to those that have one.
 func (k *knownReplicas) checkSaved(context.Context) error {
-	for _, page := range k.pages {
-		if n := page.Page.NotSaved; n.Clusters > 0 {
-			return warningf("that of %d clusters cannot be saved%s: %s", n.Clusters, k.suffix(page.Replica), n.Reason)
-		}
-	}
-	return nil
+	return k.checkProblems(func(p problem.Problem) bool { return p.Class == problem.NotSaved }, replicaText)
 }
-
-// requiredKinds are those without which a cluster cannot be synced.
-var requiredKinds = []string{"services", "pods", "endpointslices.discovery.k8s.io", "endpoints"}
 
 // names returns the names of all clusters, sorted.
 func (k *knownReplicas) names() []string {
@@ -165,14 +164,88 @@ func (k *knownReplicas) names() []string {
 	return sets.List(all)
 }
 
-// reported returns a check of what is reported of a cluster. It does not apply to one that was unlinked meanwhile.
-func (k *knownReplicas) reported(name string, check func([]clusterReport) error) func(context.Context) error {
+// lasting are the classes that do not pass by themselves.
+var lasting = []problem.Class{
+	problem.Expired, problem.ExpiresSoon, problem.Forbidden, problem.ReadOnly, problem.LeftTo, problem.SecretAlone,
+	problem.LinkDeleted,
+}
+
+// A match decides which Problems a check reports.
+type match func(problem.Problem) bool
+
+// find returns the Problems that match, each once, with the words of one replica that reports it, the worst first.
+func (k *knownReplicas) find(matches match) (all []cli.Response[problem.Problem]) {
+	for _, severity := range []problem.Severity{problem.Urgent, problem.Warning, problem.Information} {
+		for _, page := range k.pages {
+			for _, p := range page.Page.Problems {
+				same := func(o cli.Response[problem.Problem]) bool {
+					return o.Page.Class == p.Class && o.Page.Reason == p.Reason && o.Page.Object == p.Object
+				}
+				if p.Severity == severity && matches(p) && !slices.ContainsFunc(all, same) {
+					all = append(all, cli.Response[problem.Problem]{Replica: page.Replica, Page: p})
+				}
+			}
+		}
+	}
+	return all
+}
+
+// checkProblems returns the Problems that match as text renders them. suffix names the replica. The error is a warning
+// if none is urgent.
+func (k *knownReplicas) checkProblems(matches match, text func(p problem.Problem, suffix string) string) error {
+	var lines []string
+	urgent, lasts := false, true
+	for _, r := range k.find(matches) {
+		lines = append(lines, text(r.Page, k.suffix(r.Replica)))
+		urgent = urgent || r.Page.IsUrgent()
+		lasts = lasts && slices.Contains(lasting, r.Page.Class)
+	}
+	if len(lines) == 0 {
+		return nil
+	}
+
+	err := errors.New(strings.Join(firstOf(lines), "\n"))
+	if !urgent {
+		err = warning{err}
+	}
+	if lasts {
+		err = permanent{err}
+	}
+	return err
+}
+
+// replicaText renders a Problem with the replica that reports it.
+func replicaText(p problem.Problem, suffix string) string {
+	p.Text += suffix
+	return p.Message()
+}
+
+// plainText renders a Problem of which it does not matter which replica reports it.
+func plainText(p problem.Problem, _ string) string { return p.Message() }
+
+// contactText renders that a cluster is out of contact.
+func contactText(p problem.Problem, suffix string) string {
+	last := "never"
+	if p.Class != problem.Connecting {
+		last = debug.Ago(p.Since, time.Now())
+	}
+	return fmt.Sprintf("it is %s%s, last contact %s: %s", p.Class, suffix, last, p.Message())
+}
+
+// ofCluster returns a check of what is reported of a cluster, as far as it is of some classes. It does not apply to one
+// that was unlinked meanwhile.
+func (k *knownReplicas) ofCluster(name string, classes ...problem.Class) func(context.Context) error {
 	return func(context.Context) error {
-		all := k.clusters(func(c debug.Cluster) bool { return c.Name == name })
-		if len(all) == 0 {
+		if !slices.Contains(k.names(), name) {
 			return errSkipped
 		}
-		return check(all)
+		text := contactText
+		if !problem.IsContact(classes[0]) {
+			text = replicaText
+		}
+		return k.checkProblems(func(p problem.Problem) bool {
+			return p.Object.Kind == "Cluster" && p.Cluster == name && slices.Contains(classes, p.Class)
+		}, text)
 	}
 }
 
@@ -180,13 +253,14 @@ func (k *knownReplicas) reported(name string, check func([]clusterReport) error)
 func (k *knownReplicas) clusterChecks() (checks []check) {
 	for _, name := range k.names() {
 		checks = append(checks,
-			clusterCategory.retried(name+" is in contact", "a-cluster-is-in-contact", k.reported(name, k.checkContact)),
+			clusterCategory.retried(name+" is in contact", "a-cluster-is-in-contact",
+				k.ofCluster(name, problem.Connecting, problem.Suspect, problem.Stale)),
 			clusterCategory.retried("the newest credentials of "+name+" are in use", "credentials-are-in-use",
-				k.reported(name, k.checkCredentials)),
+				k.ofCluster(name, problem.Credentials, problem.Expired, problem.ExpiresSoon)),
 			clusterCategory.retried("everything in "+name+" may be read", "everything-may-be-read",
-				k.reported(name, checkReadable)),
+				k.ofCluster(name, problem.Forbidden)),
 			clusterCategory.decided(name+" is the cluster that it should be", "a-cluster-is-the-one-that-it-should-be",
-				k.reported(name, k.checkConsistent)))
+				k.ofCluster(name, problem.SameCluster, problem.OtherDomain, problem.ClockSkew)))
 	}
 	return checks
 }
@@ -195,120 +269,26 @@ func (k *knownReplicas) clusterChecks() (checks []check) {
 func (k *knownReplicas) writerChecks() (checks []check) {
 	for _, name := range k.names() {
 		checks = append(checks, writerCategory.retried("nothing keeps Fingerpost from writing in "+name,
-			"nothing-keeps-from-writing", k.reported(name, k.checkWriting)))
+			"nothing-keeps-from-writing", k.checkWriting(name)))
 	}
 	return checks
 }
 
-// checkContact returns the worst state of a cluster, which is a warning for Suspect.
-func (k *knownReplicas) checkContact(reported []clusterReport) error {
-	rank := func(r clusterReport) int { return slices.Index(federation.ClusterStates, r.Page.State) }
-	worst := slices.MaxFunc(reported, func(a, b clusterReport) int { return cmp.Compare(rank(a), rank(b)) })
-	c := worst.Page
-	reason := c.OutOfContact()
-	if reason == "" {
-		return nil
-	}
-
-	err := fmt.Errorf("it is %s%s, last contact %s: %s",
-		c.State, k.suffix(worst.Replica), debug.Ago(c.LastContact, time.Now()), reason)
-	if c.State == federation.Suspect {
-		return warning{err}
-	}
-	return err
-}
-
-func (k *knownReplicas) checkCredentials(reported []clusterReport) error {
-	for _, r := range reported {
-		if c := r.Page; c.Credentials != "" {
-			if c.Source == "" {
-				return fmt.Errorf("%s; none are in use%s", c.Credentials, k.suffix(r.Replica))
-			}
-			return fmt.Errorf("%s; those before them stay in use%s (%s): correct the Secret",
-				c.Credentials, k.suffix(r.Replica), c.Source)
+// checkWriting returns what keeps replicas from writing in a cluster. It does not apply where nothing is to be written,
+// nor to one that is out of contact, which is reported of that.
+func (k *knownReplicas) checkWriting(name string) func(context.Context) error {
+	return func(context.Context) error {
+		err := k.checkProblems(func(p problem.Problem) bool {
+			return p.Cluster == name && p.Severity != problem.Information &&
+				(p.Class == problem.ReadOnly || p.Class == problem.Incomplete)
+		}, replicaText)
+		writes := func(c debug.Cluster) bool {
+			return c.Name == name && c.State == federation.Live &&
+				(c.Writing.State == cluster.Holding || c.Writing.State == cluster.Standby)
 		}
-	}
-
-	now := time.Now()
-	for _, r := range reported {
-		switch text, ended := r.Page.ExpiresSoon(now); {
-		case ended:
-			return permanentErrorf("%s", text)
-		case text != "":
-			return permanentWarningf("%s", text)
+		if err == nil && len(k.clusters(writes)) == 0 {
+			return errSkipped
 		}
+		return err
 	}
-	return nil
-}
-
-// checkReadable returns the kinds that replicas may not read in a cluster. A kind without a CRD has no
-// objects.
-func checkReadable(reported []clusterReport) error {
-	var refused []string
-	required := false
-	for _, r := range reported {
-		for _, kind := range r.Page.Refused() {
-			if text := kind.Kind + " (" + string(kind.Refused) + ")"; !slices.Contains(refused, text) {
-				refused = append(refused, text)
-				required = required || slices.Contains(requiredKinds, kind.Kind)
-			}
-		}
-	}
-
-	switch {
-	case len(refused) == 0:
-		return nil
-	case required:
-		return fmt.Errorf("grant get, list and watch on %s", strings.Join(refused, ", "))
-	default:
-		return permanentWarningf("what depends on it is left out: grant get, list and watch on %s",
-			strings.Join(refused, ", "))
-	}
-}
-
-// checkWriting returns what keeps replicas from writing in a cluster. It does not apply where nothing is to be
-// written.
-func (k *knownReplicas) checkWriting(reported []clusterReport) error {
-	result := errSkipped
-	for _, r := range reported {
-		problem, in := r.Page.Writing.Problem, k.suffix(r.Replica)
-		switch r.Page.Written() {
-		case debug.NothingWritten:
-			return permanentErrorf("what Fingerpost writes into the local cluster is not kept up to date%s: %s",
-				in, problem)
-		case debug.NoSlicesWritten:
-			return permanentWarningf("the Link asks for slices in it, and %s%s", problem, in)
-		case debug.PartWritten:
-			return warningf("%s%s", problem, in)
-		case debug.AllWritten:
-			result = nil
-		case debug.NotToBeWritten:
-		}
-	}
-
-	return result
-}
-
-// checkConsistent returns how a cluster differs from what its Link describes. That its clock is off is a
-// warning. The worst replica counts.
-func (k *knownReplicas) checkConsistent(reported []clusterReport) error {
-	var worst error
-	for _, r := range reported {
-		var errs []error
-		for _, m := range r.Page.Mismatches() {
-			err := fmt.Errorf("%s%s", m.Message, k.suffix(r.Replica))
-			if m.Reason == cluster.ClockSkew {
-				err = warning{err}
-			}
-			errs = append(errs, err)
-		}
-
-		err := joinWarnings(errs...)
-		if err != nil && !isWarning(err) {
-			return err
-		}
-		worst = cmp.Or(worst, err)
-	}
-
-	return worst
 }

@@ -2,6 +2,7 @@ package check
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -19,6 +20,7 @@ import (
 
 	"github.com/fingerpost/fingerpost/cluster"
 	"github.com/fingerpost/fingerpost/cluster/api"
+	"github.com/fingerpost/fingerpost/cluster/problem"
 	"github.com/fingerpost/fingerpost/cmd/fingerpost/cli"
 	"github.com/fingerpost/fingerpost/cmd/fingerpost/cmdtest"
 	"github.com/fingerpost/fingerpost/cmd/fingerpost/debug"
@@ -121,6 +123,7 @@ type checkWorld struct {
 	pages    []debug.ClustersPage
 	digests  []debug.DigestsPage // of the replicas
 	problems debug.ProblemsPage
+	older    bool // the replicas are of a version that has no list of problems
 	args     []string
 }
 
@@ -129,6 +132,9 @@ func (w *checkWorld) lines(t *testing.T, kubeconfig string) (lines []string) {
 	t.Helper()
 	var addrs []string
 	for i, page := range w.pages {
+		if !w.older {
+			page.FindProblems(time.Now())
+		}
 		addrs = append(
 			addrs,
 			cmdtest.DebugServer(
@@ -181,6 +187,13 @@ func TestChecks(t *testing.T) {
 		}, []string{
 			"warning writers/the Lease fingerpost-uid in this cluster has a holder: there is no such Lease",
 		}},
+		"replicas of an older version": {func(w *checkWorld) {
+			w.older = true
+			west(&w.pages[0]).SameAs = "north"
+		}, []string{
+			"warning replicas/replica 0 answers: its version reports no problems",
+			"warning replicas/replica 1 answers: its version reports no problems",
+		}},
 		"Links that are not read": {func(w *checkWorld) {
 			w.api.addLink("elsewhere", "south")
 			w.api.addLink("elsewhere", "west")
@@ -190,8 +203,8 @@ func TestChecks(t *testing.T) {
 			west(&w.pages[1]).ClockSkew = "5m0s ahead"
 		}, []string{
 			"error clusters/west is the cluster that it should be: it is the same cluster as north: their namespaces " +
-				"kube-system have one UID; remove one of the Links, or correct the address in its kubeconfig " +
-				"in replica 1; compared with ours its clock is 5m0s ahead",
+				"kube-system have one UID in replica 1; remove one of the Links, or correct the address in its kubeconfig; " +
+				"compared with ours its clock is 5m0s ahead",
 		}},
 		"another trust domain": {func(w *checkWorld) {
 			west(&w.pages[0]).ClockSkew = "1m0s behind"
@@ -211,8 +224,8 @@ func TestChecks(t *testing.T) {
 			west(&w.pages[1]).Expires = time.Now().Add(30*time.Minute + 20*time.Second)
 			w.pages[1].Clusters[2].Expires = time.Now().Add(-2 * time.Hour)
 		}, []string{
-			"error clusters/the newest credentials of north are in use: the token or certificate has expired 2h0m ago: 'fingerpost link rotate' makes new ones",
-			"warning clusters/the newest credentials of west are in use: the token or certificate expires in 30m",
+			"error clusters/the newest credentials of north are in use: the token or certificate has expired at",
+			"warning clusters/the newest credentials of west are in use: the token or certificate expires at",
 		}},
 		"replicas with other Services": {func(w *checkWorld) {
 			w.digests[0] = debug.DigestsPage{"west": {"shop/web": "1", "shop/api": "1"}}
@@ -222,30 +235,29 @@ func TestChecks(t *testing.T) {
 				"only in replica 0",
 		}},
 		"Stale in the second replica": {func(w *checkWorld) {
-			west(&w.pages[0]).State, west(&w.pages[1]).State, west(&w.pages[1]).Contact = "Suspect", "Stale", "timeout"
+			west(&w.pages[0]).State, west(&w.pages[1]).State = "Suspect", "Stale"
+			west(&w.pages[1]).Status.Contact = errors.New("timeout")
 		}, []string{
 			// This is no error, although it takes longer than --timeout.
 			"warning replicas/replica 1 agrees with replica 0: they differ in 1 places",
 			"error clusters/west is in contact: it is Stale in replica 1, last contact never: timeout",
 		}},
 		"of the second replica's own": {func(w *checkWorld) {
-			west(&w.pages[1]).Credentials = "refused"
+			west(&w.pages[1]).Status.Credentials = &api.ProbeError{Reason: api.Unauthorized, Err: errors.New("refused")}
+			west(&w.pages[1]).Source = ""
 			west(&w.pages[1]).Kinds = []cluster.KindStatus{{
 				Kind:   "pods",
 				Health: api.Health{Refused: metav1.StatusReasonForbidden},
 			}}
-			w.pages[1].Links[0].Conditions = []metav1.Condition{{
-				Type: links.Accepted, Status: metav1.ConditionFalse,
-				Reason: "No", Message: "no",
-			}}
-			w.pages[1].Links[1].Conditions = []metav1.Condition{
-				{Type: links.Writable, Status: metav1.ConditionFalse},
-				{Type: links.SlicesComplete, Status: metav1.ConditionFalse, Reason: "TooMany", Message: "many"},
-			}
+			w.pages[1].Clusters[2].LeftOut.Excess = 3
+			w.pages[1].Links[0].Own = []problem.Problem{problem.New(
+				problem.Object{Kind: "Link", Namespace: "mesh", Name: "west"}, "No", problem.Urgent, "no")}
 		}, []string{
-			"error clusters/the newest credentials of west are in use: refused; none are in use in replica 1",
-			"error clusters/everything in west may be read: grant get, list and watch on pods (Forbidden)",
-			"warning links/the conditions of Link mesh/north hold: TooMany: many",
+			"error clusters/the newest credentials of west are in use: refused in replica 1; no credentials are in use; " +
+				"put new credentials into the Secret, as 'fingerpost link rotate' prints them",
+			"error clusters/everything in west may be read: the API server refuses to list or watch pods (Forbidden) " +
+				"in replica 1; grant get, list and watch",
+			"warning links/the conditions of Link mesh/north hold: TooManySlices: 3 endpoints are in no EndpointSlice",
 			"error links/the conditions of Link mesh/west hold: No: no",
 		}},
 		"one replica is not named": {func(w *checkWorld) {
@@ -254,7 +266,7 @@ func TestChecks(t *testing.T) {
 		}, []string{"error clusters/west is in contact: it is Stale, last contact"}},
 		"malformed": {
 			func(w *checkWorld) {
-				w.problems = debug.ProblemsPage{{Service: "shop/web", Reason: debug.Malformed, Message: "no port"}}
+				w.problems = debug.ProblemsPage{{Service: "shop/web", Reason: problem.Malformed, Message: "no port"}}
 			},
 			[]string{"error services/no mirrored or federated Service is malformed: shop/web: no port"},
 		},
@@ -276,9 +288,9 @@ func TestChecks(t *testing.T) {
 			w.pages[0].Clusters[2].Writing = cluster.Writing{State: cluster.ReadOnly, Problem: "grant that"}
 			w.pages[0].Clusters[2].Slices = true
 		}, []string{
-			"error writers/nothing keeps Fingerpost from writing in east: what Fingerpost writes into the local " +
-				"cluster is not kept up to date in replica 1: grant it",
-			"warning writers/nothing keeps Fingerpost from writing in north: the Link asks for slices in it, and grant that",
+			"error writers/nothing keeps Fingerpost from writing in east: grant it in replica 1; what Fingerpost writes " +
+				"into the local cluster is not kept up to date",
+			"warning writers/nothing keeps Fingerpost from writing in north: grant that in replica 0; the Link asks for slices",
 		}},
 		"no namespace for Leases": {func(w *checkWorld) {
 			delete(w.api.objects, "/api/v1/namespaces/linkerd")
@@ -299,19 +311,17 @@ func TestChecks(t *testing.T) {
 			"warning writers/the Lease fingerpost-uid in this cluster has a holder: another-process holds it, which none of",
 		}},
 		"credentials that are rejected have no other remedy": {func(w *checkWorld) {
-			west(&w.pages[0]).State, west(&w.pages[0]).Contact = "Suspect", "401"
+			west(&w.pages[0]).State = "Suspect"
+			west(&w.pages[0]).Status.Contact = &api.ProbeError{Reason: api.Unauthorized, Err: errors.New("401")}
 			west(&w.pages[1]).State = "Suspect"
 			west(&w.pages[0]).Expires = time.Now().Add(-time.Minute)
 			west(&w.pages[0]).Kinds = []cluster.KindStatus{{
 				Kind: "services", Health: api.Health{Refused: metav1.StatusReasonUnauthorized},
 			}}
 			west(&w.pages[0]).Writing = cluster.Writing{State: cluster.Standby, Problem: "review permissions: 401"}
-			w.pages[0].Links[0].Conditions = []metav1.Condition{
-				{Type: links.CredentialsValid, Status: metav1.ConditionFalse, Reason: "Expired"},
-			}
 		}, []string{
 			"warning clusters/west is in contact: it is Suspect in replica 0, last contact never: 401",
-			"error clusters/the newest credentials of west are in use: the token or certificate has expired 1m0s ago: 'fingerpost link rotate' makes new ones",
+			"error clusters/the newest credentials of west are in use: 401 in replica 0; the token or certificate has expired at",
 		}},
 		"conditions that no replica writes": {func(w *checkWorld) {
 			live := []metav1.Condition{{Type: links.Connected, Status: metav1.ConditionTrue}}
@@ -325,13 +335,13 @@ func TestChecks(t *testing.T) {
 		"deleted with the CRD": {func(w *checkWorld) {
 			w.pages[0].Links[0].Deleted, w.pages[0].Links[0].Held = time.Now(), "the CRD of Links was deleted"
 		}, []string{
-			"error links/no Link was deleted with many others: the CRD of Links was deleted 0s ago: the clusters of " +
-				"mesh/west stay linked for 5m0s from then on",
+			"error links/no Link was deleted with many others: mesh/west: deleted 0s ago: the CRD of Links was deleted; " +
+				"the cluster stays linked for 5m0s from then on",
 		}},
 		"a Secret without its Link": {func(w *checkWorld) {
-			west(&w.pages[0]).Source, w.pages[0].Clusters[2].Link = "Secret mesh/west", "mesh/north"
+			west(&w.pages[0]).Source, west(&w.pages[0]).Link = "Secret mesh/west", ""
 		}, []string{
-			"warning links/every cluster has its Link: a labelled Secret alone links west (Secret mesh/west): if",
+			"warning links/every cluster has its Link: a labelled Secret alone links west (Secret mesh/west); if",
 		}},
 		"Services that are not mirrored": {func(w *checkWorld) {
 			w.pages[1].Links[0].Mirror = &links.MirrorReport{
@@ -351,10 +361,10 @@ func TestChecks(t *testing.T) {
 		}},
 		"Services that do not work": {func(w *checkWorld) {
 			w.problems = debug.ProblemsPage{
-				{Service: "shop/all", Reason: debug.NoneReady, Message: "none of its endpoints is ready", Streams: 2},
-				{Service: "shop/all", Reason: debug.NotLinked, Message: "cluster south is not linked"},
-				{Service: "shop/old", Reason: debug.NoPort, Message: "port 80"},
-				{Service: "shop/web", Reason: debug.MisreadObject, Message: "true"},
+				{Service: "shop/all", Reason: problem.NoneReady, Message: "none of its endpoints is ready", Streams: 2},
+				{Service: "shop/all", Reason: problem.NotLinked, Message: "cluster south is not linked"},
+				{Service: "shop/old", Reason: problem.NoPort, Message: "port 80"},
+				{Service: "shop/web", Reason: problem.Misread, Message: "true"},
 			}
 		}, []string{
 			"error services/every mirrored and federated Service has a ready endpoint: shop/all (4 streams): none of",
@@ -379,13 +389,13 @@ func TestChecks(t *testing.T) {
 			for range 2 {
 				w.pages = append(w.pages, debug.ClustersPage{
 					Clusters: []debug.Cluster{
-						{Status: cluster.Status{Name: "east", Local: true, State: "Live"}},
-						{Status: cluster.Status{Name: "west", State: "Live"}},
-						{Status: cluster.Status{Name: "north", State: "Live"}},
+						{Status: cluster.Status{Name: "east", Local: true, State: "Live", Synced: true}},
+						{Status: cluster.Status{Name: "west", State: "Live", Synced: true}, Link: "mesh/west"},
+						{Status: cluster.Status{Name: "north", State: "Live", Synced: true}, Link: "mesh/north"},
 					},
 					Links: []links.LinkStatus{
-						{Namespace: "mesh", Name: "west"},
-						{Namespace: "mesh", Name: "north"},
+						{Namespace: "mesh", Name: "west", Cluster: "west"},
+						{Namespace: "mesh", Name: "north", Cluster: "north"},
 					},
 				})
 			}

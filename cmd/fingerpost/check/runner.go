@@ -69,15 +69,6 @@ func isWarning(err error) bool {
 	return is
 }
 
-// joinWarnings joins errors. The result is a warning if all of them are.
-func joinWarnings(errs ...error) error {
-	joined := errors.Join(errs...)
-	if slices.ContainsFunc(errs, func(err error) bool { return !isWarning(err) }) {
-		return errors.New(joined.Error())
-	}
-	return joined
-}
-
 // errSkipped is the error of a check that does not apply. It is not reported.
 var errSkipped = errors.New("skipped")
 

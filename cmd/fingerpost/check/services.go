@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/fingerpost/fingerpost/cluster/problem"
 	"github.com/fingerpost/fingerpost/cmd/fingerpost/cli"
 	"github.com/fingerpost/fingerpost/cmd/fingerpost/debug"
 )
@@ -45,7 +46,7 @@ func mergeProblems(pages []cli.Response[debug.ProblemsPage]) (all debug.Problems
 // serviceChecks check mirrored and federated Services, and the annotations of all.
 func (k *knownReplicas) serviceChecks() []check {
 	of := func(
-		description, anchor string, result func(string) error, reasons ...debug.ProblemReason,
+		description, anchor string, result func(string) error, reasons ...problem.Class,
 	) check {
 		return serviceCategory.retried(description, anchor, func(context.Context) error {
 			if text := k.problemText(reasons); text != "" {
@@ -58,19 +59,19 @@ func (k *knownReplicas) serviceChecks() []check {
 	fails := errors.New
 	warns := func(text string) error { return permanentWarningf("%s", text) }
 	return []check{
-		of("no mirrored or federated Service is malformed", "no-service-is-malformed", fails, debug.Malformed),
+		of("no mirrored or federated Service is malformed", "no-service-is-malformed", fails, problem.Malformed),
 		of("every mirrored and federated Service has a ready endpoint", "a-service-has-a-ready-endpoint", fails,
-			debug.NoneReady),
-		of("the clusters of all members are linked", "the-clusters-of-members-are-linked", fails, debug.NotLinked),
+			problem.NoneReady),
+		of("the clusters of all members are linked", "the-clusters-of-members-are-linked", fails, problem.NotLinked),
 		of("every member exists and has the ports of its Service", "a-member-has-the-ports", warns,
-			debug.NoService, debug.NoPort),
+			problem.NoService, problem.NoPort),
 		of("annotations of Services are understood", "annotations-are-understood", warns,
-			debug.MisreadObject, debug.UnknownCluster, debug.UnknownRegion),
+			problem.Misread, problem.UnknownCluster, problem.UnknownRegion),
 	}
 }
 
 // problemText returns a line for each Service with a problem of these reasons; empty for none.
-func (k *knownReplicas) problemText(reasons []debug.ProblemReason) string {
+func (k *knownReplicas) problemText(reasons []problem.Class) string {
 	var lines []string
 	for _, p := range k.problems {
 		if slices.Contains(reasons, p.Reason) {

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/fingerpost/fingerpost/cluster"
+	"github.com/fingerpost/fingerpost/cluster/problem"
 	"github.com/fingerpost/fingerpost/cmd/fingerpost/debug"
 	"github.com/fingerpost/fingerpost/federation"
 	"github.com/fingerpost/fingerpost/links"
@@ -43,7 +44,7 @@ and since when; -o wide shows all of it, for each replica.`,
 				print: func(f *frame, all replicaClusters, several bool, now time.Time) {
 					switch flags.output {
 					case nameOutput:
-						for _, s := range all.summaries(now) {
+						for _, s := range all.summaries() {
 							f.printf("%s", s.worst.Name)
 						}
 					case wideOutput:
@@ -165,16 +166,16 @@ var badness = map[federation.ClusterState]int{
 
 // A clusterSummary is one cluster, as the replicas together report it.
 type clusterSummary struct {
-	worst    replicaCluster // that of the replica that sees the most trouble
-	problem  *debug.Problem // the first of the same one, or else of any; nil for none
-	live     int            // replicas that have it Live
+	worst    replicaCluster   // that of the replica that sees the most trouble
+	problem  *problem.Problem // the first of the same one, or else of any; nil for none
+	live     int              // replicas that have it Live
 	replicas int
 	holder   string // that holds a Lease; empty for none
 }
 
 // summaries returns the clusters, the worst first.
-func (all replicaClusters) summaries(now time.Time) (rows []clusterSummary) {
-	problems := all.problems(now)
+func (all replicaClusters) summaries() (rows []clusterSummary) {
+	problems := all.problems()
 	for i, report := range all.Clusters { // cluster by cluster
 		if i == 0 || all.Clusters[i-1].Name != report.Name {
 			rows = append(rows, clusterSummary{worst: report})
@@ -186,7 +187,7 @@ func (all replicaClusters) summaries(now time.Time) (rows []clusterSummary) {
 		}
 
 		summary.holder = cmp.Or(holderOf(report), summary.holder)
-		found := problems[report.clusterKey()]
+		found := problem.ToLook(problems[report.clusterKey()])
 		worse := cmp.Or(cmp.Compare(badness[report.State], badness[summary.worst.State]),
 			summary.worst.LastContact.Compare(report.LastContact)) > 0
 		if worse {
@@ -211,11 +212,11 @@ type clusterKey struct{ replica, cluster string }
 
 func (c replicaCluster) clusterKey() clusterKey { return clusterKey{c.Replica, c.Name} }
 
-// problems returns what is wrong with each cluster, the worst first.
-func (all replicaClusters) problems(now time.Time) map[clusterKey][]debug.Problem {
-	byCluster := map[clusterKey][]debug.Problem{}
+// problems returns what each replica reports of each cluster, the worst first.
+func (all replicaClusters) problems() map[clusterKey][]problem.Problem {
+	byCluster := map[clusterKey][]problem.Problem{}
 	for _, r := range all.pages {
-		for _, p := range r.Page.Problems(now) {
+		for _, p := range r.Page.Problems {
 			key := clusterKey{r.Replica, p.Cluster}
 			byCluster[key] = append(byCluster[key], p)
 		}
@@ -250,7 +251,7 @@ func printClusters(frame *frame, all replicaClusters, now time.Time) {
 	table.keepColumns, table.oneLine = 2, true
 	table.volatile = []string{"CONTACT", "SERVICES", "ENDPOINTS", "CREDENTIALS-END"}
 	table.optional = []string{"WRITES", "SERVICES", "CREDENTIALS-END", "REPLICAS"}
-	rows := all.summaries(now)
+	rows := all.summaries()
 	var bad, flawed []string
 
 	for _, summary := range rows {
@@ -263,15 +264,15 @@ func printClusters(frame *frame, all replicaClusters, now time.Time) {
 			colour = Yellow
 		}
 
-		problem := ""
+		text := ""
 		if p := summary.problem; p != nil {
-			problem = withSince(firstClause(p.Text), p.Since, now)
+			text = withSince(firstClause(p.Text), p.Since, now)
 		}
 
 		ends, ended := endOfCredentials(worst, now)
 		row := table.addRow(displayName(worst), worst.State, fmt.Sprintf("%d/%d", summary.live, summary.replicas),
 			contactAge(worst, now), publishedServices(worst), worst.Endpoints,
-			writes(worst, shortName(summary.holder)), ends, problem)
+			writes(worst, shortName(summary.holder)), ends, text)
 		row.colours["STATE"] = colour
 		if ended {
 			row.colours["CREDENTIALS-END"] = Red
@@ -280,7 +281,7 @@ func printClusters(frame *frame, all replicaClusters, now time.Time) {
 		switch {
 		case colour != Green:
 			bad, row.colours["PROBLEM"] = append(bad, worst.Name), colour
-		case problem != "":
+		case text != "":
 			flawed, row.colours["PROBLEM"] = append(flawed, worst.Name), Yellow
 		}
 		if summary.live < summary.replicas {
@@ -328,19 +329,14 @@ func (all replicaClusters) wideTable(several bool, now time.Time) *table {
 		"CREDENTIALS", "CREDENTIALS-END", "PROBLEM")
 	table.keepColumns = 1
 	table.volatile = []string{"SINCE", "CONTACT", "SERVICES", "PODS", "ENDPOINTS", "CREDENTIALS-END"}
-	problems := all.problems(now)
+	problems := all.problems()
 
 	for _, report := range all.Clusters {
 		var texts []string
 		for _, p := range problems[report.clusterKey()] {
-			texts = append(texts, withSince(p.Text, p.Since, now))
-		}
-		writing := report.Writing
-		if writing.State == cluster.ReadOnly && report.Written() == debug.NotToBeWritten && writing.Problem != "" {
-			texts = append(texts, "read-only: "+writing.Problem)
-		}
-		if kinds := report.NotGranted(); len(kinds) > 0 {
-			texts = append(texts, "not read, as the account has no right to them: "+strings.Join(kinds, ", "))
+			if !p.Repeats {
+				texts = append(texts, withSince(p.Message(), p.Since, now))
+			}
 		}
 
 		ends, _ := endOfCredentials(report, now)

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -12,6 +13,7 @@ import (
 	"github.com/fingerpost/fingerpost/cluster"
 	"github.com/fingerpost/fingerpost/cluster/api"
 	"github.com/fingerpost/fingerpost/cluster/linkerd"
+	"github.com/fingerpost/fingerpost/cluster/problem"
 	"github.com/fingerpost/fingerpost/cmd/fingerpost/debug"
 	"github.com/fingerpost/fingerpost/federation"
 	"github.com/fingerpost/fingerpost/links"
@@ -53,10 +55,18 @@ func refusedKind(kind string, reason metav1.StatusReason) cluster.KindStatus {
 	return cluster.KindStatus{Kind: kind, Health: api.Health{Refused: reason}}
 }
 
+// merged returns what replicas report, with the problems that they find.
+func merged(responses []Response[debug.ClustersPage], names []string) replicaClusters {
+	for i := range responses {
+		responses[i].Page.FindProblems(noon)
+	}
+	return mergeClusters(responses, names)
+}
+
 // shownClusters are the lines of the table.
 func shownClusters(s Screen, responses []Response[debug.ClustersPage]) (lines []string) {
 	f := frame{Screen: s}
-	printClusters(&f, mergeClusters(responses, nil), noon)
+	printClusters(&f, merged(responses, nil), noon)
 	for _, l := range f.lines {
 		lines = append(lines, l.text)
 	}
@@ -107,7 +117,7 @@ func TestRestoredCluster(t *testing.T) {
 		t.Errorf("want %q in\n%s", want, text)
 	}
 	f := frame{}
-	f.addTable(mergeClusters(all, nil).wideTable(false, noon))
+	f.addTable(merged(all, nil).wideTable(false, noon))
 	wide := ""
 	for _, l := range f.lines {
 		wide += l.text + "\n"
@@ -147,27 +157,29 @@ func TestWorstClusterFirst(t *testing.T) {
 	all := fleet(5)
 	for _, r := range all {
 		c := r.Page.Clusters
-		c[1].State, c[1].Contact, c[1].LastContact = federation.Stale, "no answer within 3s; the last state is kept",
-			noon.Add(-190*time.Second)
+		c[1].State, c[1].LastContact = federation.Stale, noon.Add(-190*time.Second)
+		c[1].Status.Contact = errors.New("no answer within 3s; the last state is kept")
 		c[2].SameAs = "cluster-03"
 		c[4].Expires = noon.Add(-time.Minute)
 		c[4].Kinds = []cluster.KindStatus{refusedKind("replicasets", metav1.StatusReasonForbidden)}
 	}
 	suspect := &all[1].Page.Clusters[5]
-	suspect.State, suspect.Contact = federation.Suspect, "the API server is not ready (500)"
+	suspect.State, suspect.Status.Contact = federation.Suspect, errors.New("the API server is not ready (500)")
 	suspect.LastContact = noon.Add(-25 * time.Hour)
-	all[0].Page.Links = append(all[0].Page.Links, links.LinkStatus{Name: "typo", Conditions: []metav1.Condition{{
-		Type: links.Accepted, Status: metav1.ConditionFalse, Message: "spec.targetClusterName is empty",
-		LastTransitionTime: metav1.NewTime(noon.Add(-time.Minute)),
+	all[0].Page.Links = append(all[0].Page.Links, links.LinkStatus{Name: "typo", Own: []problem.Problem{{
+		Severity: problem.Urgent, Cluster: "typo", Text: "spec.targetClusterName is empty",
+		Since: noon.Add(-time.Minute),
 	}}})
 	want := []string{
 		"CLUSTER STATE REPLICAS CONTACT SERVICES ENDPOINTS WRITES CREDENTIALS-END PROBLEM",
 		"typo NotLinked 0/1 never 0 0 — — spec.targetClusterName is empty (since 11:59:00)",
 		"cluster-00 Stale 0/2 3m10s 0 0 read-only 29d no answer within 3s (since 11:56:50)",
 		"cluster-04 Suspect 1/2 25h0m 0 0 read-only 29d the API server is not ready (500) (since 2026-07-31)",
-		"cluster-01 Live 2/2 2s 0 0 read-only 29d " + firstClause(all[0].Page.Clusters[2].Mismatches()[0].Message),
+		"cluster-01 Live 2/2 2s 0 0 read-only 29d " +
+			"it is the same cluster as cluster-03: their namespaces kube-system have one UID",
 		"cluster-03 Live 2/2 2s 0 0 read-only ended 1m0s ago " +
-			"the token or certificate has expired 1m0s ago: 'fingerpost link rotate' makes new ones (since 11:59:00)",
+			"the token or certificate has expired at " + noon.Add(-time.Minute).Format(time.RFC3339) +
+			" (since 11:59:00)",
 		"east (local) Live 2/2 1s 5 4 tvqp9 —",
 		"cluster-02 Live 2/2 2s 0 0 read-only 29d",
 		"3 of 7 clusters are not Live, and 2 Live with a problem. Details: fingerpost clusters typo -o wide",
@@ -189,8 +201,9 @@ func TestWorstClusterFirst(t *testing.T) {
 			t.Errorf("a line of %d columns: %q", n, line)
 		}
 	}
-	wide := strings.Join(render(mergeClusters(all, []string{"cluster-00"}).wideTable(true, noon), 0), "\n")
-	const problems = "no answer within 3s; the last state is kept (since 11:56:50); read-only: no permission"
+	wide := strings.Join(render(merged(all, []string{"cluster-00"}).wideTable(true, noon), 0), "\n")
+	const problems = "no answer within 3s; the last state is kept; its last state is kept (since 11:56:50); " +
+		"no permission to create endpointslices; discovery goes on"
 	if n := strings.Count(wide, problems); n != 2 {
 		t.Errorf("wide has not all problems of both replicas:\n%s", wide)
 	}
@@ -200,7 +213,7 @@ func TestWorstClusterFirst(t *testing.T) {
 func TestWatchPrintsChangedRows(t *testing.T) {
 	frameOf := func(now time.Time, responses []Response[debug.ClustersPage]) *frame {
 		f := &frame{Screen: Screen{Writer: new(strings.Builder)}}
-		printClusters(f, mergeClusters(responses, nil), now)
+		printClusters(f, merged(responses, nil), now)
 		return f
 	}
 	printed := func(f, before *frame) []string {
@@ -215,7 +228,7 @@ func TestWatchPrintsChangedRows(t *testing.T) {
 	}
 	changed := fleet(2)
 	changed[0].Page.Clusters[2].State = federation.Stale
-	changed[0].Page.Clusters[2].Contact = "no answer within 3s"
+	changed[0].Page.Clusters[2].Status.Contact = errors.New("no answer within 3s")
 	if diff := cmp.Diff([]string{
 		"cluster-01 Stale 1/2 2s 0 0 read-only 29d no answer within 3s (since 11:59:58)",
 		"1 of 3 clusters is not Live. Details: fingerpost clusters cluster-01 -o wide",

@@ -118,13 +118,15 @@ func pick(lines []string, prefix, header string) (picked []string) {
 // What each replica knows of a cluster stands together.
 func TestClustersOfReplicas(t *testing.T) {
 	page := func(state federation.ClusterState) debug.ClustersPage {
-		return debug.ClustersPage{
+		page := debug.ClustersPage{
 			Clusters: []debug.Cluster{
-				{Status: cluster.Status{Name: "east", Local: true, State: "Live"}},
-				{Status: cluster.Status{Name: "west", State: state}, Contact: "timeout"},
+				{Status: cluster.Status{Name: "east", Local: true, State: "Live", Synced: true}},
+				{Status: cluster.Status{Name: "west", State: state, Synced: true, Contact: errors.New("timeout")}},
 			},
 			Links: []links.LinkStatus{{Namespace: "linkerd", Name: "west", Cluster: "west"}},
 		}
+		page.FindProblems(time.Now())
+		return page
 	}
 	a, b := cmdtest.DebugServer(
 		t,
@@ -144,11 +146,11 @@ func TestClustersOfReplicas(t *testing.T) {
 			"east (local) " + a + " Live — never 0 0 0 — — —",
 			"east (local) " + b + " Live — never 0 0 0 — — —",
 			"west " + a + " Live — never 0 0 0 — — —",
-			"west " + b + " Stale — never 0 0 0 — — — timeout",
+			"west " + b + " Stale — never 0 0 0 — — — timeout; its last state is kept",
 		},
 		"-o wide west --debug-addr " + b: {
 			"CLUSTER STATE SINCE CONTACT SERVICES PODS ENDPOINTS WRITES CREDENTIALS CREDENTIALS-END PROBLEM",
-			"west Stale — never 0 0 0 — — — timeout",
+			"west Stale — never 0 0 0 — — — timeout; its last state is kept",
 		},
 		"-o name --debug-addr " + a: {"east", "west"},
 	} {
@@ -340,16 +342,15 @@ func TestReplicasWithLongNames(t *testing.T) {
 					Name: long(
 						"west",
 					), State: federation.Connecting, LastContact: now.Add(-time.Hour),
-					Source: "linkerd/" + long("credentials"),
+					Source: "linkerd/" + long("credentials"), Contact: errors.New(long("err or")),
 				},
-				Contact: long("err or"),
-				Kinds:   []cluster.KindStatus{{Kind: "pods", Objects: 1e6}, {Kind: "services", Objects: 1e5}},
+				Kinds: []cluster.KindStatus{{Kind: "pods", Objects: 1e6}, {Kind: "services", Objects: 1e5}},
 			}}}},
 		)
 	}
 	out := frame{Screen: Screen{width: 130}}
 	printStreams(&out, mergeStreams(streams), false, true, now)
-	out.addTable(mergeClusters(clusters, nil).wideTable(true, now))
+	out.addTable(merged(clusters, nil).wideTable(true, now))
 	text := ""
 	for _, l := range out.lines {
 		if n := utf8.RuneCountInString(l.text); n > out.width {

@@ -149,7 +149,7 @@ func TestDrainWait(t *testing.T) {
 	t.Cleanup(func() { drainPoll = old })
 	s := newLinkServer(t)
 	draining := metav1.Condition{
-		Type: links.Drained, Status: metav1.ConditionFalse, Reason: links.ReasonDraining, Message: "50 % is taken away",
+		Type: links.Drained, Status: metav1.ConditionFalse, Reason: "Draining", Message: "50 % is taken away",
 	}
 	needed := draining
 	needed.Reason, needed.Message = links.ReasonStillNeeded, "no other cluster has endpoints of 1 Services: shop/web"

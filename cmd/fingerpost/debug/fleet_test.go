@@ -1,6 +1,7 @@
 package debug
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -83,6 +84,7 @@ func newFleet(clusters, services int) overviewInput {
 			Last: &discovery.LastSent{What: "add", At: noon.Add(-time.Minute)},
 		})
 	}
+	in.clusters.FindProblems(noon)
 	in.problems = newProblemsPage(problemsInput{store: store, local: "east"})
 	in.streamsOf = countStreams(in.streams)
 	return in
@@ -113,7 +115,8 @@ func fleetEndpoint(i int) *federation.Endpoint {
 // fail takes a cluster out of contact for a while.
 func (in *overviewInput) fail(i int, state federation.ClusterState, text string, since time.Duration) {
 	c := &in.clusters.Clusters[i]
-	c.State, c.Contact, c.LastContact, c.Since = state, text, noon.Add(-since), noon.Add(-since)
+	c.State, c.Status.Contact, c.Contact = state, errors.New(text), text
+	c.LastContact, c.Since = noon.Add(-since), noon.Add(-since)
 	if state == federation.Connecting {
 		c.LastContact, c.Source, c.Synced = time.Time{}, "", false
 	}
@@ -123,4 +126,5 @@ func (in *overviewInput) fail(i int, state federation.ClusterState, text string,
 			probes[j] = cluster.Probe{Failed: true}
 		}
 	}
+	in.clusters.FindProblems(noon)
 }

@@ -6,10 +6,12 @@ import (
 	"fmt"
 	"net/http"
 	"strconv"
+	"time"
 
 	"google.golang.org/grpc/status"
 
 	"github.com/fingerpost/fingerpost/cluster"
+	"github.com/fingerpost/fingerpost/cluster/problem"
 	"github.com/fingerpost/fingerpost/discovery"
 	"github.com/fingerpost/fingerpost/discovery/linkerd"
 	"github.com/fingerpost/fingerpost/federation"
@@ -102,9 +104,10 @@ func (s *Sources) serveExplanation(w http.ResponseWriter, r *http.Request) {
 // be explained.
 func budgetNotes(traffic []discovery.ClusterShare, statuses map[string]cluster.Status) (notes []string) {
 	for _, share := range traffic {
-		if over := statuses[share.Cluster].BudgetProblem(); over != "" {
+		all := statuses[share.Cluster].Problems(nil, time.Now())
+		for _, over := range problem.Of(all, problem.OverBudget) {
 			notes = append(notes, fmt.Sprintf("over budget: not all that cluster %s publishes is taken: %s",
-				share.Cluster, over))
+				share.Cluster, over.Text))
 		}
 	}
 	return notes

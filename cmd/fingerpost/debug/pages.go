@@ -6,8 +6,10 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"time"
 
 	"github.com/fingerpost/fingerpost/cluster"
+	"github.com/fingerpost/fingerpost/cluster/problem"
 	"github.com/fingerpost/fingerpost/federation"
 	"github.com/fingerpost/fingerpost/links"
 )
@@ -16,6 +18,10 @@ import (
 type ClustersPage struct {
 	Clusters []Cluster          `json:"clusters"`
 	Links    []links.LinkStatus `json:"links"`
+
+	// Problems are those of all clusters and Links, and of this process, the worst first. It is nil from versions that
+	// do not have the list.
+	Problems []problem.Problem `json:"problems"`
 
 	LinksRefused string `json:"linksRefused,omitempty"` // why Links cannot be listed, such as NotFound without a CRD
 
@@ -38,7 +44,54 @@ func (s *Sources) newClustersPage() ClustersPage {
 		}
 	}
 
+	page.FindProblems(time.Now())
 	return page
+}
+
+// FindProblems sets the Problems of a page. They follow from the rest of it, and from the errors of Statuses.
+func (p *ClustersPage) FindProblems(now time.Time) {
+	p.Problems = []problem.Problem{}
+	for _, c := range p.Clusters {
+		p.Problems = append(p.Problems, c.Problems(c.Kinds, now)...)
+	}
+	for _, l := range p.Links {
+		p.Problems = append(p.Problems, l.Problems()...)
+	}
+
+	for _, c := range p.withoutLink() {
+		p.Problems = append(p.Problems, problem.OfCluster(
+			c.Name, problem.SecretAlone, problem.Warning,
+			"a labelled Secret alone links "+c.Name+" ("+c.Source+")",
+		))
+	}
+	if n := p.NotSaved; n.Clusters > 0 {
+		saved := problem.New(problem.Object{Kind: "Replica"}, problem.NotSaved, problem.Warning, fmt.Sprintf(
+			"that of %s cannot be saved: %s", CountText(n.Clusters, "cluster"), n.Reason))
+		saved.Affected = "a replica that starts while a cluster is unreachable will not have its endpoints"
+		p.Problems = append(p.Problems, saved)
+	}
+
+	problem.Sort(p.Problems)
+}
+
+// withoutLink returns the clusters that only a labelled Secret links although others have a Link: perhaps the Link was
+// deleted, and the Secret was not. Links that were deleted and whose clusters stay linked are not meant.
+func (p *ClustersPage) withoutLink() (all []Cluster) {
+	others := false
+	for _, c := range p.Clusters {
+		held := slices.ContainsFunc(p.Links, func(l links.LinkStatus) bool {
+			return l.Cluster == c.Name && l.Held != ""
+		})
+		others = others || c.Link != ""
+		if !c.Local && c.Link == "" && c.Source != "" && !held {
+			all = append(all, c)
+		}
+	}
+
+	if !others {
+		return nil
+	}
+	return all
 }
 
 // A Cluster is the Status of a cluster with its errors as text, and the health of each kind.

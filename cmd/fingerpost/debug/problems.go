@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/fingerpost/fingerpost/cluster/problem"
 	"github.com/fingerpost/fingerpost/discovery"
 	"github.com/fingerpost/fingerpost/federation"
 	"github.com/fingerpost/fingerpost/links"
@@ -15,58 +16,24 @@ import (
 // A ServiceProblem is one reason why a Service of the local cluster is not what its owner asks for.
 type ServiceProblem struct {
 	Service string        `json:"service"` // namespace/name
-	Reason  ProblemReason `json:"reason"`
+	Reason  problem.Class `json:"reason"`
 	Message string        `json:"message"`
 	Streams int           `json:"streams"` // open ones that ask for the Service
 }
 
-// A ProblemReason is the kind of a ServiceProblem.
-type ProblemReason string
-
-// The reasons, the worst first.
-const (
-	Malformed     ProblemReason = "Malformed"     // it cannot be served
-	NoneReady     ProblemReason = "NoneReady"     // it has endpoints or clients, and no endpoint is ready
-	NoneReadyHere ProblemReason = "NoneReadyHere" // likewise, of a Service that is neither mirrored nor federated
-	NotLinked     ProblemReason = "NotLinked"     // the cluster of a member is not linked
-	NoService     ProblemReason = "NoService"     // the cluster of a member has no such Service
-	NoPort        ProblemReason = "NoPort"        // a member does not have a port of the Service
-	MisreadObject ProblemReason = "Misread"       // its owner asks for something that is not understood
-
-	UnknownCluster ProblemReason = "PolicyUnknownCluster" // its policy names a cluster that is not linked
-	UnknownRegion  ProblemReason = "PolicyUnknownRegion"  // it names the region, and no other cluster is known there
-)
-
-var problemReasons = []ProblemReason{
-	Malformed, NoneReady, NoneReadyHere, NotLinked, NoService, NoPort, MisreadObject, UnknownCluster,
-	UnknownRegion,
+// problemReasons are the reasons, the worst first.
+var problemReasons = []problem.Class{
+	problem.Malformed, problem.NoneReady, problem.NoneReadyHere, problem.NotLinked, problem.NoService, problem.NoPort,
+	problem.Misread, problem.UnknownCluster, problem.UnknownRegion,
 }
 
-// title is that of a Problem on the status page.
-func (r ProblemReason) title() string {
-	switch r {
-	case Malformed:
-		return "is malformed"
-	case NoneReady, NoneReadyHere:
-		return "has no ready endpoint"
-	case NotLinked:
-		return "has a member in a cluster that is not linked"
-	case NoService:
-		return "has a member that does not exist"
-	case NoPort:
-		return "has a member without its port"
-	case UnknownCluster:
-		return "has a policy that names a cluster that is not linked"
-	case UnknownRegion:
-		return "has a policy that names the region, which no other cluster is known to share"
-	default:
-		return "has annotations that are not understood"
+// severity is that of a Problem. Without clients, a Service may have no endpoints on purpose.
+func (p ServiceProblem) severity() problem.Severity {
+	if p.Reason == problem.Malformed || p.Reason == problem.NotLinked ||
+		p.Reason == problem.NoneReady && p.Streams > 0 {
+		return problem.Urgent
 	}
-}
-
-// severe is whether an operator must act. Without clients, a Service may have no endpoints on purpose.
-func (p ServiceProblem) severe() bool {
-	return p.Reason == Malformed || p.Reason == NotLinked || p.Reason == NoneReady && p.Streams > 0
+	return problem.Warning
 }
 
 // ProblemsPage is /debug/problems: what is wrong with Services of the local cluster, the worst first. What is not known
@@ -140,24 +107,24 @@ func (s *problemsOfService) addAll() {
 		return // it was deleted meanwhile
 	}
 	if s.View.Misread != "" {
-		s.addf(MisreadObject, "%s", s.View.Misread)
+		s.addf(problem.Misread, "%s", s.View.Misread)
 	}
 
 	switch {
 	case s.View.Malformed != "":
-		s.addf(Malformed, "%s", s.View.Malformed)
+		s.addf(problem.Malformed, "%s", s.View.Malformed)
 	case s.View.Composition != nil:
 		s.addComposition()
 	case s.View.ThroughGateway != "":
 		s.addGatewayMirror()
 	default:
 		if n := s.counts.of(s.View); n.ready == 0 && n.total > 0 && s.streams > 0 {
-			s.addf(NoneReadyHere, "none of its %s is ready", CountText(n.total, "endpoint"))
+			s.addf(problem.NoneReadyHere, "none of its %s is ready", CountText(n.total, "endpoint"))
 		}
 	}
 }
 
-func (s *problemsOfService) addf(reason ProblemReason, format string, args ...any) {
+func (s *problemsOfService) addf(reason problem.Class, format string, args ...any) {
 	s.all = append(s.all, ServiceProblem{
 		Service: s.Namespace + "/" + s.Name, Reason: reason, Message: fmt.Sprintf(format, args...), Streams: s.streams,
 	})
@@ -182,18 +149,18 @@ func (s *problemsOfService) addComposition() {
 
 	for _, name := range s.View.Policy.Names() {
 		if !s.store.Linked(federation.Cluster(name)) {
-			s.addf(UnknownCluster, "its policy names the cluster %s, which is not linked: that name counts for nothing",
-				name)
+			s.addf(problem.UnknownCluster,
+				"its policy names the cluster %s, which is not linked: that name counts for nothing", name)
 		}
 	}
 
 	if s.View.Policy.HasRegion() {
-		if problem := regionProblem(s.Snapshot, s.store.Policy(s.Cluster).Region); problem != "" {
-			s.addf(UnknownRegion, "%s", problem)
+		if text := regionProblem(s.Snapshot, s.store.Policy(s.Cluster).Region); text != "" {
+			s.addf(problem.UnknownRegion, "%s", text)
 		}
 	}
 	if sum.ready == 0 && sum.total+s.streams > 0 { // else it may have been scaled to nothing
-		s.addf(NoneReady, "none of its endpoints is ready (%s): see the Pods of the Service there",
+		s.addf(problem.NoneReady, "none of its endpoints is ready (%s): see the Pods of the Service there",
 			cmp.Or(strings.Join(counts, ", "), "there are none"))
 	}
 }
@@ -226,7 +193,8 @@ func (s *problemsOfService) addGatewayMirror() {
 			see = "see its Pods there"
 		}
 	}
-	s.addf(NoneReady, "it leads through the gateway of cluster %s (%s), and %s: %s", home, s.linkOf(home), lacks, see)
+	s.addf(problem.NoneReady, "it leads through the gateway of cluster %s (%s), and %s: %s",
+		home, s.linkOf(home), lacks, see)
 }
 
 // mirrored returns the Service that a mirror through a gateway stands for. A mirror of one endpoint of a headless
@@ -253,16 +221,16 @@ func (s *problemsOfService) addMember(member *federation.Member) bool {
 	name := member.Origin.Name + "@" + string(member.Origin.Cluster)
 	switch {
 	case !member.Linked:
-		s.addf(NotLinked, "cluster %s of its member %s is not linked: link it, or remove the member",
+		s.addf(problem.NotLinked, "cluster %s of its member %s is not linked: link it, or remove the member",
 			member.Origin.Cluster, name)
 	case member.View == nil:
-		s.addf(NoService, "cluster %s has no Service %s/%s",
+		s.addf(problem.NoService, "cluster %s has no Service %s/%s",
 			member.Origin.Cluster, member.Origin.Namespace, member.Origin.Name)
 	case member.View.ExternalName:
-		s.addf(NoService, "its member %s is an ExternalName, which has no endpoints", name)
+		s.addf(problem.NoService, "its member %s is an ExternalName, which has no endpoints", name)
 	default:
-		for _, problem := range portProblems(s.View, member.View) {
-			s.addf(NoPort, "its member %s contributes nothing to %s", name, problem)
+		for _, port := range portProblems(s.View, member.View) {
+			s.addf(problem.NoPort, "its member %s contributes nothing to %s", name, port)
 		}
 		return true
 	}

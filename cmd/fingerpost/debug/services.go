@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/fingerpost/fingerpost/cluster/problem"
 	"github.com/fingerpost/fingerpost/discovery"
 	"github.com/fingerpost/fingerpost/federation"
 )
@@ -70,7 +71,7 @@ func (t *shownTraffic) barOf(r serviceRow) *bar {
 
 // addServices adds a row for each Service of the local cluster, those with problems first, then those with the most
 // streams, and returns the Problems.
-func (o *overview) addServices() (problems []Problem) {
+func (o *overview) addServices() (problems []problem.Problem) {
 	found := map[string][]ServiceProblem{}
 	for _, p := range o.problems {
 		found[p.Service] = append(found[p.Service], p)
@@ -95,20 +96,22 @@ func (o *overview) addServices() (problems []Problem) {
 			strings.Compare(a.Service, b.Service),
 		)
 	})
-	slices.SortStableFunc(problems, func(a, b Problem) int { return strings.Compare(a.Title, b.Title) })
+	slices.SortStableFunc(problems, func(a, b problem.Problem) int { return strings.Compare(a.Title, b.Title) })
 	return problems
 }
 
 // problem returns the first ServiceProblem of a row with who is affected.
-func (r serviceRow) problem(first ServiceProblem) Problem {
-	p := Problem{
-		Severe: r.Mood == alarm, Title: "Service " + r.Service + " " + first.Reason.title(), Text: first.Message,
-		Command: "fingerpost explain " + quote(r.authority()), Runbook: runbookEndpoints,
+func (r serviceRow) problem(first ServiceProblem) problem.Problem {
+	object := problem.Object{Kind: "Service", Namespace: r.query.Namespace, Name: r.query.Name}
+	severity := problem.Warning
+	if r.Mood == alarm {
+		severity = problem.Urgent
 	}
-	if first.Reason == Malformed {
-		p.Runbook = runbookMalformed
-	} else {
-		p.Text += "; " + r.affected()
+
+	p := problem.New(object, first.Reason, severity, first.Message)
+	p.Command = "fingerpost explain " + problem.Quote(r.authority())
+	if first.Reason != problem.Malformed {
+		p.Affected = r.affected()
 	}
 	return p
 }
@@ -181,7 +184,7 @@ func (o *overview) newServiceRow(
 	}
 
 	for i, p := range problems {
-		m := moodOf(p.severe())
+		m := moodOf(p.severity())
 		row.Mood = max(row.Mood, m)
 		if i < shownNotes {
 			add(m, p.Message)

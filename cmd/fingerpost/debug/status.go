@@ -18,6 +18,7 @@ import (
 	"unicode"
 
 	"github.com/fingerpost/fingerpost/cluster"
+	"github.com/fingerpost/fingerpost/cluster/problem"
 	"github.com/fingerpost/fingerpost/cmd/fingerpost/server"
 	"github.com/fingerpost/fingerpost/discovery"
 	"github.com/fingerpost/fingerpost/federation"
@@ -35,6 +36,8 @@ const (
 
 	// slowClient is how long a client may leave a message unread before that is a Problem.
 	slowClient = 30 * time.Second
+
+	ownLeases = "fingerpost-" // begins the names of the Leases that no other program has
 )
 
 const docsURL = "https://github.com/fingerpost/fingerpost/blob/main/docs/"
@@ -50,7 +53,8 @@ var statusTemplate = template.Must(template.New("status").Funcs(template.FuncMap
 	"count":  CountText,
 	"number": numberText,
 	"short":  func(name string) string { return Shorten(name, 20) },
-	"pair":   func(problem Problem, p statusPage) any { return map[string]any{"Problem": problem, "Page": p} },
+	"mood":   func(p problem.Problem) string { return moodOf(p.Severity).String() },
+	"pair":   func(of problem.Problem, p statusPage) any { return map[string]any{"Problem": of, "Page": p} },
 	"lag": func(p statusPage, s discovery.StreamStatus) string {
 		return strings.TrimPrefix(LagText(s, p.Now), ", ")
 	},
@@ -127,15 +131,16 @@ const (
 // String returns the class of the page.
 func (m mood) String() string { return [...]string{"ok", "warn", "bad"}[m] }
 
-func moodOf(severe bool) mood {
-	if severe {
+func moodOf(s problem.Severity) mood {
+	switch s {
+	case problem.Urgent:
 		return alarm
+	case problem.Warning:
+		return uneasy
+	default:
+		return calm
 	}
-	return uneasy
 }
-
-// Mood is for the template.
-func (p Problem) Mood() string { return moodOf(p.Severe).String() }
 
 // statusPage is the page at / of the debug server.
 type statusPage struct {
@@ -147,8 +152,8 @@ type statusPage struct {
 	Verdict      string // about the clusters
 	Advice       string // about the Problems
 	Mood         mood
-	Problems     []Problem
-	MoreProblems []Problem
+	Problems     []problem.Problem
+	MoreProblems []problem.Problem
 	Unlisted     int // Problems that are not shown
 
 	Endpoints, Behind, Open  int // ready endpoints of all clusters; streams
@@ -328,7 +333,7 @@ func newOverview(in overviewInput) overview {
 		used:          map[string]usage{},
 		traffic:       &shownTraffic{sharesOf: in.sharesOf, bars: map[federation.Service]*bar{}},
 	}
-	problems := append(in.clusters.Problems(in.now), overview.addStreams()...)
+	problems := append(problem.ToLook(in.clusters.Problems), overview.addStreams()...)
 
 	for i, c := range in.clusters.Clusters {
 		overview.states[c.Name] = c.State
@@ -342,10 +347,12 @@ func newOverview(in overviewInput) overview {
 	pods := overview.replicaPods()
 	problems = append(problems, foreignHolders(in.clusters.Clusters, pods)...)
 	for i, p := range problems {
-		problems[i].Text += overview.consequence(p.Cluster)
+		if problem.IsContact(p.Class) {
+			problems[i].Affected = overview.consequence(p)
+		}
 	}
 
-	slices.SortStableFunc(problems, compareProblems)
+	problem.Sort(problems)
 	overview.addClusters(problems)
 	for _, ready := range pods {
 		overview.page.Replicas++
@@ -358,7 +365,7 @@ func newOverview(in overviewInput) overview {
 }
 
 // addStreams counts the streams, puts the slowest first, and returns what is wrong with them.
-func (o *overview) addStreams() []Problem {
+func (o *overview) addStreams() []problem.Problem {
 	var since time.Time
 	slow := 0
 
@@ -380,11 +387,10 @@ func (o *overview) addStreams() []Problem {
 		return nil
 	}
 
-	return []Problem{{
-		Title: CountText(slow, "client") + " with an unread message", Since: since,
-		Text:    "what they hold is out of date; the other streams are not affected",
-		Command: "fingerpost streams --slow", Runbook: runbookClients,
-	}}
+	p := problem.New(problem.Object{Kind: "Replica", Name: o.replica}, problem.SlowClients, problem.Warning,
+		CountText(slow, "client")+" with an unread message: what they hold is out of date")
+	p.Since, p.Affected = since, "the other streams are not affected"
+	return []problem.Problem{p}
 }
 
 // countViews counts the endpoints of each View.
@@ -421,24 +427,24 @@ func (c endpointCounts) of(view *federation.View) endpointCount {
 	return count
 }
 
-// consequence returns what it means to clients here that a cluster is not Live; nothing if it is.
-func (o *overview) consequence(name string) string {
-	used := o.used[name]
+// consequence returns what it means to clients here that a cluster is not Live.
+func (o *overview) consequence(p problem.Problem) string {
+	used := o.used[p.Cluster]
 	services := CountText(used.services, "Service") + " here"
-	switch state, known := o.states[name]; {
-	case !known || state == federation.Live || used.services == 0:
-		return ""
-	case state == federation.Connecting:
-		return "; served without it: " + services
+	switch {
+	case used.services == 0:
+		return p.Affected
+	case p.Class == problem.Connecting:
+		return "served without it: " + services
 	default:
-		return fmt.Sprintf("; kept as of then: %s in %s", CountText(used.ready, "ready endpoint"), services)
+		return fmt.Sprintf("%s: %s in %s", p.Affected, CountText(used.ready, "ready endpoint"), services)
 	}
 }
 
 // foreignHolders returns the Leases that this replica waits for and that a process holds which is none of the Pods of
 // this installation: what they are for is not done. Without a Service of this installation that is not known, and
 // 'fingerpost check' asks the replicas. The Lease that Linkerd's destination controller has as well is left out.
-func foreignHolders(clusters []Cluster, pods map[string]bool) (all []Problem) {
+func foreignHolders(clusters []Cluster, pods map[string]bool) (all []problem.Problem) {
 	if len(pods) == 0 {
 		return nil
 	}
@@ -449,12 +455,8 @@ func foreignHolders(clusters []Cluster, pods map[string]bool) (all []Problem) {
 			if _, is := pods[holder]; is || holder == "" || !strings.HasPrefix(lease, ownLeases) {
 				continue
 			}
-			all = append(all, Problem{
-				Cluster: c.Name, Title: "No replica holds the Lease " + lease + " in " + c.Name,
-				Text: holder + " does, and none of the replicas writes there: if it is none that is starting or " +
-					"stopping, delete the Lease",
-				Command: "fingerpost check", Runbook: runbookLease,
-			})
+			all = append(all, problem.OfCluster(c.Name, problem.ForeignLease, problem.Warning,
+				holder+" holds the Lease "+lease+" there, and is none of the replicas"))
 		}
 	}
 	return all
@@ -486,7 +488,7 @@ func (o *overview) replicaPods() (all map[string]bool) {
 }
 
 // addVerdict sums up the clusters and the Problems, which are sorted.
-func (o *overview) addVerdict(problems []Problem) {
+func (o *overview) addVerdict(problems []problem.Problem) {
 	page, away := &o.page, 0
 	for _, state := range o.states {
 		if state != federation.Live {
@@ -510,9 +512,9 @@ func (o *overview) addVerdict(problems []Problem) {
 	}
 
 	severe := 0
-	for _, problem := range problems {
-		page.Mood = max(page.Mood, moodOf(problem.Severe))
-		if problem.Severe {
+	for _, p := range problems {
+		page.Mood = max(page.Mood, moodOf(p.Severity))
+		if p.IsUrgent() {
 			severe++
 		}
 	}
@@ -542,10 +544,10 @@ type clusterRow struct {
 }
 
 // addClusters adds the rows, tiles and map of all clusters, the worst first.
-func (o *overview) addClusters(problems []Problem) {
+func (o *overview) addClusters(problems []problem.Problem) {
 	moods := map[string]mood{}
 	for _, p := range problems {
-		moods[p.Cluster] = max(moods[p.Cluster], moodOf(p.Severe))
+		moods[p.Cluster] = max(moods[p.Cluster], moodOf(p.Severity))
 	}
 
 	var rows []clusterRow

@@ -2,11 +2,13 @@ package debug
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -16,6 +18,7 @@ import (
 
 	"github.com/fingerpost/fingerpost/cluster"
 	"github.com/fingerpost/fingerpost/cluster/api"
+	"github.com/fingerpost/fingerpost/cluster/problem"
 	"github.com/fingerpost/fingerpost/discovery/linkerd"
 	"github.com/fingerpost/fingerpost/federation"
 	"github.com/fingerpost/fingerpost/links"
@@ -168,7 +171,7 @@ func TestClusterIsAway(t *testing.T) {
 		flat := textOf(body)
 		for _, want := range []string{
 			fmt.Sprintf("1 of %d clusters is not Live 1 problem, 1 urgent.", n),
-			"west is Stale since 11:54:00 UTC , for 6m0s no response within 3s; kept as of then: ",
+			"west is Stale since 11:54:00 UTC , for 6m0s no response within 3s; its last state is kept: ",
 			" ready endpoints in 20 Services here fingerpost clusters west Runbook", "west Stale – 40 ",
 		} {
 			if !strings.Contains(flat, want) {
@@ -178,7 +181,7 @@ func TestClusterIsAway(t *testing.T) {
 		if first := strings.Index(body, `id="cluster-`); !strings.HasPrefix(body[first:], `id="cluster-west"`) {
 			t.Errorf("with %d clusters the first is %.40s", n, body[first:])
 		}
-		if !strings.Contains(body, docsURL+runbookStale) || !strings.Contains(body, ` stale"`) {
+		if !strings.Contains(body, docsURL+"operations.md#fingerpostclusterstale") || !strings.Contains(body, ` stale"`) {
 			t.Errorf("with %d clusters the page lacks the runbook, or the endpoints of west look like new ones", n)
 		}
 	}
@@ -191,8 +194,9 @@ func TestHostileNames(t *testing.T) {
 		"\u202egpj.\x1b[31mexe", strings.Repeat("x", 5000) + `"><script>alert(1)</script>`,
 	} {
 		c := &in.clusters.Clusters[i+1]
-		c.Name, c.Contact, c.State = name, name, federation.Stale
+		c.Name, c.Status.Contact, c.State = name, errors.New(name), federation.Stale
 	}
+	in.clusters.FindProblems(noon)
 	in.streams[0].Pod, in.streams[0].Authority = "</td><img src=x onerror=alert(1)>", "שלום\u2066.shop"
 	body := renderFleet(t, in)
 	if strings.Count(body, "<script") != 1 || strings.Contains(body, "<img") {
@@ -246,11 +250,7 @@ func TestProblemsOfCountedViews(t *testing.T) {
 
 // Each heading that a Problem leads to is one of the docs.
 func TestRunbooks(t *testing.T) {
-	for _, runbook := range []string{
-		runbookStates, runbookConditions, runbookBudget, runbookClients, runbookStale, runbookNeverSynced,
-		runbookCredentials, runbookExpiry, runbookForbidden, runbookWriter, runbookMalformed, runbookEndpoints,
-		runbookSaved, runbookLease,
-	} {
+	for _, runbook := range problem.Runbooks() {
 		page, anchor, _ := strings.Cut(runbook, "#")
 		text, err := os.ReadFile("../../../docs/" + page)
 		if err != nil {
@@ -260,5 +260,44 @@ func TestRunbooks(t *testing.T) {
 		if !heading.Match(text) {
 			t.Errorf("docs/%s has no heading %s", page, anchor)
 		}
+	}
+}
+
+// Urgent Problems come first; of equal ones those of the cluster whose name comes first.
+func TestWorstFirst(t *testing.T) {
+	in := newFleet(5, 1)
+	in.fail(1, federation.Suspect, "refused", 20*time.Second)
+	in.fail(3, federation.Stale, "refused", time.Hour)
+	in.fail(4, federation.Stale, "refused", 2*time.Hour)
+	var got []string
+	for _, p := range problem.ToLook(in.clusters.Problems) {
+		got = append(got, p.Cluster)
+	}
+	if want := []string{"south", "west", "central"}; !slices.Equal(got, want) {
+		t.Errorf("in the order %v, want %v", got, want)
+	}
+}
+
+// A labelled Secret that links a cluster although others have Links is one thing to look at, and so is a state that
+// cannot be saved.
+func TestProblemsOfPage(t *testing.T) {
+	in := newFleet(3, 1)
+	page := &in.clusters
+	page.Clusters[1].Link = "linkerd/central"
+	page.NotSaved = cluster.NotSaved{Clusters: 2, Reason: "the disk is full"}
+	page.FindProblems(noon)
+
+	var got []string
+	for _, p := range problem.ToLook(page.Problems) {
+		got = append(got, fmt.Sprintf("%s %s %s: %s", p.Severity, p.Class, p.Cluster, p.Message()))
+	}
+	want := []string{
+		"Warning SecretAlone north: a labelled Secret alone links north (Secret linkerd/cluster-credentials-north); " +
+			"if the Link was deleted to unlink the cluster, delete the Secret as well",
+		"Warning NotSaved : that of 2 clusters cannot be saved: the disk is full; a replica that starts while a " +
+			"cluster is unreachable will not have its endpoints",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
 }

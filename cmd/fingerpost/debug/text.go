@@ -64,3 +64,15 @@ func CompareStreams(one, other discovery.StreamStatus) int {
 	}
 	return cmp.Or(cmp.Compare(lastRead(one), lastRead(other)), cmp.Compare(pending(other), pending(one)))
 }
+
+// TrueFirst orders what is so before what is not.
+func TrueFirst(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case a:
+		return -1
+	default:
+		return 1
+	}
+}

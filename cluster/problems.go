@@ -1,0 +1,338 @@
+package cluster
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/fingerpost/fingerpost/cluster/api"
+	"github.com/fingerpost/fingerpost/cluster/linkerd"
+	"github.com/fingerpost/fingerpost/cluster/problem"
+	"github.com/fingerpost/fingerpost/federation"
+)
+
+const (
+	// patience is how long a cluster may take to be listed for the first time.
+	patience = time.Minute
+	// minValidity is how long credentials should still be valid.
+	minValidity = time.Hour
+)
+
+// requiredKinds are those without which a cluster cannot be synced.
+var requiredKinds = []string{"services", "pods", "endpointslices.discovery.k8s.io", "endpoints"}
+
+// Problems returns what is wrong with a cluster, the worst first. It depends on nothing else. kinds are those of
+// [Registry.Inspect]; without them it does not have what the cluster refuses to list.
+func (s Status) Problems(kinds []KindStatus, now time.Time) []problem.Problem {
+	found := statusProblems{Status: s, now: now}
+	found.addContact()
+	found.addSynced()
+	found.addCredentials()
+	found.addExpiry()
+	found.addMismatches()
+
+	found.addBudget()
+	found.addSlices()
+	found.addTraffic()
+	found.addRefused(kinds)
+	found.addWriting()
+
+	problem.Sort(found.all)
+	return found.all
+}
+
+// statusProblems are the Problems of one cluster.
+type statusProblems struct {
+	Status
+	now time.Time
+	all []problem.Problem
+}
+
+// add adds a Problem, whose other fields may be set.
+func (s *statusProblems) add(class problem.Class, severity problem.Severity, text string) *problem.Problem {
+	s.all = append(s.all, problem.OfCluster(s.Name, class, severity, text))
+	return &s.all[len(s.all)-1]
+}
+
+// addContact adds that the cluster is not Live.
+func (s *statusProblems) addContact() {
+	why := lineOf(s.Contact)
+	switch s.State {
+	case federation.Connecting:
+		severity := problem.Warning
+		if s.now.Sub(s.Since) > patience {
+			severity = problem.Urgent
+		}
+		text := "the cluster was never synced"
+		if reason := cmp.Or(why, lineOf(s.Credentials)); reason != "" {
+			text += ": " + reason
+		}
+		s.add(problem.Connecting, severity, text).Since = s.Since
+
+	case federation.Suspect, federation.Stale:
+		class, severity := problem.Suspect, problem.Warning
+		restored := !s.Checkpoint.IsZero()
+		untried := restored && s.Contact == nil && s.Credentials == nil // since this replica started
+		if s.State == federation.Stale {
+			class = problem.Stale
+			if !untried {
+				severity = problem.Urgent
+			}
+		}
+
+		p := s.add(class, severity, cmp.Or(why, lineOf(s.Credentials), "the cluster does not respond"))
+		p.Since, p.Affected = s.LastContact, "its last state is kept"
+		if restored {
+			p.Affected = "its endpoints are those of then, restored when this replica started"
+		}
+	case federation.Live:
+	}
+}
+
+// addSynced adds that not all of the cluster was listed yet: its state has whether that is in order.
+func (s *statusProblems) addSynced() {
+	switch {
+	case s.Synced:
+	case !s.Checkpoint.IsZero():
+		s.add(problem.Restored, problem.Information, "the endpoints of the cluster are those of "+
+			clock(s.Checkpoint)+", until every required kind was listed").Repeats = true
+	default:
+		s.add(problem.Waiting, problem.Information,
+			"the endpoints of the cluster are unknown until every required kind was listed").Repeats = true
+	}
+}
+
+// credentialRemedies are what mends credentials, by why they do not work. What is not here is the cluster's.
+var credentialRemedies = map[api.Reason]string{
+	api.Unauthorized: "put new credentials into the Secret, as 'fingerpost link rotate' prints them",
+	api.Untrusted:    "correct certificate-authority-data in the kubeconfig",
+	api.Malformed:    "name the API server itself in the kubeconfig, not what stands in front of it",
+	api.Forbidden:    "grant what it refuses",
+}
+
+// addCredentials adds that the newest credentials do not work, or were not tried. Where none are in use, or those in
+// use are refused, the state of the cluster has the same reason.
+func (s *statusProblems) addCredentials() {
+	failed := s.Credentials
+	refused := failed == nil && s.Contact != nil && api.ReasonFor(s.Contact) == api.Unauthorized
+	if refused {
+		failed = s.Contact
+	}
+
+	if failed == nil {
+		if s.Source == "" {
+			s.add(problem.Untried, problem.Information, "the credentials were not tried yet").Repeats = true
+		}
+		return
+	}
+
+	reason := api.ReasonFor(failed)
+	severity := problem.Urgent
+	if s.Source == "" && !reason.Credentials() {
+		severity = problem.Information // they may work
+	}
+
+	p := s.add(problem.Credentials, severity, lineOf(failed))
+	p.Reason, p.Remedy = string(reason), credentialRemedies[reason]
+	p.Repeats = refused || s.Source == ""
+	switch {
+	case !refused && s.Source != "":
+		p.Affected = "those before them stay in use, of " + s.Source + s.untilExpiry()
+	case !refused:
+		p.Affected = s.InUse()
+	case !s.Expires.IsZero() && !s.now.Before(s.Expires):
+		p.Remedy = "" // as of those that have expired
+	}
+}
+
+// InUse describes which credentials are in use, and until when.
+func (s Status) InUse() string {
+	if s.Source == "" {
+		return "no credentials are in use"
+	}
+	return s.Source + " is in use" + s.untilExpiry()
+}
+
+func (s Status) untilExpiry() string {
+	if s.Expires.IsZero() {
+		return ""
+	}
+	return " until " + clock(s.Expires)
+}
+
+// addExpiry adds that the credentials in use have expired, or will before an operator notices. The kubelet rotates
+// those of the local cluster.
+func (s *statusProblems) addExpiry() {
+	left := s.Expires.Sub(s.now)
+	switch {
+	case s.Local || s.Expires.IsZero() || left >= minValidity:
+	case left > 0:
+		s.add(problem.ExpiresSoon, problem.Warning, "the token or certificate expires at "+clock(s.Expires))
+	default:
+		s.add(problem.Expired, problem.Urgent,
+			"the token or certificate has expired at "+clock(s.Expires)).Since = s.Expires
+	}
+}
+
+// addMismatches adds what is known to differ from what the Link of the cluster describes.
+func (s *statusProblems) addMismatches() {
+	if s.SameAs != "" {
+		s.add(problem.SameCluster, problem.Urgent, fmt.Sprintf(
+			"it is the same cluster as %s: their namespaces kube-system have one UID", s.SameAs))
+	}
+	if theirs := s.Identity.TrustDomain; theirs != "" && s.TrustDomain != "" && theirs != s.TrustDomain {
+		s.add(problem.OtherDomain, problem.Urgent, fmt.Sprintf(
+			"identities there end in %s, and clients get %s, so that mTLS fails", theirs, s.TrustDomain))
+	}
+	if s.ClockSkew != "" {
+		s.add(problem.ClockSkew, problem.Warning, fmt.Sprintf(
+			"compared with ours its clock is %s", s.ClockSkew)).Affected = "tokens and Leases depend on clocks"
+	}
+}
+
+// addBudget adds what of the cluster its budget refuses, and what is not held of it for that.
+func (s *statusProblems) addBudget() {
+	var texts []string
+	if s.OverBudget != "" {
+		texts = append(texts, s.OverBudget)
+	}
+	if letGo := s.Traffic.LetGo; letGo.Endpoints > 0 {
+		texts = append(texts, fmt.Sprintf("the cluster has withdrawn most of what it had, and together with what it "+
+			"has now that exceeds %s: %d endpoints are not held any more, those that it withdrew first",
+			letGo.Budget, letGo.Endpoints))
+	}
+	if len(texts) > 0 {
+		s.add(problem.OverBudget, problem.Urgent, strings.Join(texts, "; "))
+	}
+}
+
+// addSlices adds what keeps the slices here from having all endpoints of the cluster.
+func (s *statusProblems) addSlices() {
+	if s.LeftTo != "" {
+		p := s.add(problem.LeftTo, problem.Warning,
+			"EndpointSlices here with endpoints of "+s.Name+" are written by "+s.LeftTo)
+		p.Affected = "that Lease is older than ours, so that they follow what that installation knows"
+		return
+	}
+	if n := s.LeftOut.Excess; n > 0 {
+		p := s.add(problem.TooManySlices, problem.Warning, fmt.Sprintf("%d endpoints are in no EndpointSlice here, "+
+			"because a cluster may have only so many slices in one Service", n))
+		p.Affected = "existing slices are kept up to date"
+	}
+}
+
+// addTraffic adds how far the cluster is drained if that has not ended, and what it has withdrawn and is held.
+func (s *statusProblems) addTraffic() {
+	switch drain := s.Traffic.Drain; {
+	case drain.Percent == 100 && drain.Needed > 0:
+		more := ""
+		if n := drain.Needed - len(drain.NeededBy); n > 0 {
+			more = fmt.Sprintf(" and %d more", n)
+		}
+		s.add(problem.StillNeeded, problem.Warning, fmt.Sprintf(
+			"no other cluster has ready endpoints of %d Services, which get those of this one: %s%s",
+			drain.Needed, strings.Join(drain.NeededBy, ", "), more))
+	case drain.Percent < 100 && drain.By != "" && (drain.Percent > 0 || !drain.Next.IsZero()):
+		s.add(problem.Draining, problem.Information, fmt.Sprintf(
+			"%d %% of the cluster's traffic is taken away by %s%s", drain.Percent, drain.By, drain.nextStep()))
+	}
+
+	if pending := s.Traffic.Unconfirmed; pending.Endpoints > 0 {
+		s.add(problem.Unconfirmed, problem.Urgent, fmt.Sprintf(
+			"the cluster has withdrawn most of what it had at once, at %s, and has not listed its Services and "+
+				"EndpointSlices since: until it has, %d endpoints are held, for all Services",
+			clock(pending.Since), pending.Endpoints)).Since = pending.Since
+	}
+	if w := s.Traffic.Withdrawn; w != nil {
+		s.add(problem.Held, problem.Urgent, fmt.Sprintf("the cluster has withdrawn most of what it had at once: %d of "+
+			"its endpoints are held until %s, for Services that have nothing else: %s", w.Endpoints, clock(w.Until), w))
+	}
+}
+
+// addRefused adds the kinds that the API server serves and does not let us read. Where it does not take the
+// credentials, that is reported of them. An account need not have all rights: that of Linkerd's own multicluster
+// chart has none to ExternalWorkloads, and an API server that does not serve a kind answers the
+// same to who has no right to it.
+func (s *statusProblems) addRefused(kinds []KindStatus) {
+	var refused, notGranted []string
+	required := false
+
+	for _, kind := range kinds {
+		switch kind.Refused {
+		case "", metav1.StatusReasonNotFound, metav1.StatusReasonUnauthorized:
+			continue
+		case metav1.StatusReasonForbidden:
+			if !s.Local && kind.Kind == linkerd.ExternalWorkloads.String() {
+				notGranted = append(notGranted, kind.Kind)
+				continue
+			}
+		default:
+		}
+		refused = append(refused, kind.Kind+" ("+string(kind.Refused)+")")
+		required = required || slices.Contains(requiredKinds, kind.Kind)
+	}
+
+	if len(refused) > 0 {
+		text := "the API server refuses to list or watch " + strings.Join(refused, ", ")
+		if required {
+			s.add(problem.Forbidden, problem.Urgent, text)
+		} else {
+			s.add(problem.Forbidden, problem.Warning, text).Affected = "what depends on that is left out"
+		}
+	}
+
+	if len(notGranted) > 0 {
+		s.add(problem.NotGranted, problem.Information,
+			"not read, as the account has no right to them: "+strings.Join(notGranted, ", "))
+	}
+}
+
+// addWriting adds what keeps this replica from writing into the cluster. That a linked cluster is read-only is how it
+// is meant to be, unless its Link asks for slices; nothing can do without what is written into the local one. Of one
+// that is out of contact, that is reported.
+func (s *statusProblems) addWriting() {
+	class, severity, text := problem.Incomplete, problem.Warning, s.Writing.Problem
+	var affected string
+
+	switch {
+	case s.Writing.State == ReadOnly && s.Local:
+		class, severity = problem.ReadOnly, problem.Urgent
+		affected = "what Fingerpost writes into the local cluster is not kept up to date"
+	case s.Writing.State == ReadOnly && s.Slices:
+		class, affected = problem.ReadOnly, "the Link asks for slices in the cluster, and none are written"
+	case s.Writing.State == ReadOnly:
+		class, severity = problem.ReadOnly, problem.Information
+		affected = "discovery goes on, and nothing is written into the cluster"
+	case s.Writing.Problem == "":
+		return
+	}
+
+	reported := s.State != federation.Live
+	if reported || s.Writing.State == NotWriting {
+		severity = problem.Information
+	}
+	p := s.add(class, severity, cmp.Or(text, "permissions are missing"))
+	p.Affected, p.Repeats = affected, reported && class == problem.Incomplete
+}
+
+// lineOf returns the text of an error, or of joined ones, on one line; empty for none.
+func lineOf(err error) string { return strings.ReplaceAll(ErrorText(err), "\n", "; ") }
+
+func clock(t time.Time) string { return t.UTC().Format(time.RFC3339) }
+
+// nextStep describes when more or less of the traffic is taken away; empty if that is not to change.
+func (d Drain) nextStep() string {
+	if d.Next.IsZero() {
+		return ""
+	}
+	return ", and the next step is at " + clock(d.Next)
+}
+
+// Describe describes a drain that has ended, for people.
+func (d Drain) Describe() string {
+	return "no Service gets endpoints of the cluster: " + d.By + d.nextStep()
+}
