@@ -258,14 +258,12 @@ func (r *Registry) setListing(s *supervisor, listing bool) {
 	r.whileCurrent(s, func() { r.store.SetListing(federation.Cluster(s.name), listing) })
 }
 
-// updateStatus publishes the Status of a supervisor. What others report stays.
+// updateStatus publishes the part of a Status that a supervisor owns.
 func (r *Registry) updateStatus(s *supervisor) {
 	r.changeStatus(s, func(published *Status) {
-		next := s.status
-		next.Writing, next.LeftOut, next.Identity = published.Writing, published.LeftOut, published.Identity
-		next.SameAs, next.Traffic, next.LeftTo = published.SameAs, published.Traffic, published.LeftTo
-		next.wanted = published.wanted
-		*published = next
+		reports := published.Reports
+		*published = s.status
+		published.Reports = reports
 	})
 }
 

@@ -10,8 +10,11 @@ import (
 	"github.com/fingerpost/fingerpost/federation"
 )
 
-// Status is what is known of one cluster. Errors are not part of its JSON: pages add them as text.
+// Status is what is known of one cluster. It has two parts: what the supervisor of the cluster owns, and Reports of
+// others. Each part is replaced whole, and none is merged. Errors are not part of its JSON: pages add them as text.
 type Status struct {
+	Reports
+
 	Name          string `json:"name"`
 	Local         bool   `json:"local,omitempty"`
 	TrustDomain   string `json:"trustDomain"`
@@ -33,25 +36,27 @@ type Status struct {
 	// cannot hand it over now.
 	AskingPeers bool `json:"askingPeers,omitempty"`
 
-	Identity  Identity `json:"identity,omitzero"`   // as it reports itself
-	SameAs    string   `json:"sameAs,omitempty"`    // names of other clusters with its UID, separated by commas
-	ClockSkew string   `json:"clockSkew,omitempty"` // such as "5m0s ahead"; empty up to 10 s
-
-	Slices bool `json:"slices,omitempty"` // its Link asks for slices in it
-
+	ClockSkew  string `json:"clockSkew,omitempty"`  // such as "5m0s ahead"; empty up to 10 s
+	Slices     bool   `json:"slices,omitempty"`     // its Link asks for slices in it
 	OverBudget string `json:"overBudget,omitempty"` // what of it its budget refuses; empty for nothing
 
-	Writing Writing `json:"writing,omitzero"` // of this replica into it
-	LeftOut LeftOut `json:"leftOut,omitzero"` // what it publishes that is in no slice of the local cluster
-	LeftTo  string  `json:"leftTo,omitempty"` // another installation, which writes those slices; empty for none
-	Traffic Traffic `json:"traffic,omitzero"` // how traffic to it is limited
-
 	issued time.Time // of the credentials in use; zero if it is not known
-
-	wanted, tried uint64 // the attempts that the Spec asks for, and that was made last
+	tried  uint64    // the attempt that was made last, of those that a Spec asks for
 
 	Contact     error `json:"-"` // why it is out of contact; nil if it is not
 	Credentials error `json:"-"` // why the preferred credentials do not work; nil if they do, or were not tried
+}
+
+// Reports are what others than its supervisor know of a cluster. Each field has one writer.
+type Reports struct {
+	Identity Identity `json:"identity,omitzero"` // as it reports itself
+	SameAs   string   `json:"sameAs,omitempty"`  // names of other clusters with its UID, separated by commas
+	Writing  Writing  `json:"writing,omitzero"`  // of this replica into it
+	LeftOut  LeftOut  `json:"leftOut,omitzero"`  // what it publishes that is in no slice of the local cluster
+	LeftTo   string   `json:"leftTo,omitempty"`  // another installation, which writes those slices; empty for none
+	Traffic  Traffic  `json:"traffic,omitzero"`  // how traffic to it is limited
+
+	wanted uint64 // the attempt that its Spec asks for
 }
 
 // describe takes over what a Spec has.
@@ -128,11 +133,14 @@ func (s Status) SameButTimes(o Status) bool {
 		s.State == o.State && s.Synced == o.Synced && s.Source == o.Source &&
 		s.issued.Equal(o.issued) && s.Expires.Equal(o.Expires) && s.Restored.Equal(o.Restored) &&
 		s.Checkpoint.Equal(o.Checkpoint) && s.AskingPeers == o.AskingPeers &&
-		s.Identity == o.Identity && s.SameAs == o.SameAs && s.ClockSkew == o.ClockSkew &&
-		s.Writing.equal(o.Writing) && s.LeftOut == o.LeftOut && s.LeftTo == o.LeftTo &&
-		s.OverBudget == o.OverBudget &&
-		s.Traffic.equal(o.Traffic) &&
-		ErrorText(s.Contact) == ErrorText(o.Contact) && ErrorText(s.Credentials) == ErrorText(o.Credentials)
+		s.ClockSkew == o.ClockSkew && s.OverBudget == o.OverBudget && s.tried == o.tried &&
+		ErrorText(s.Contact) == ErrorText(o.Contact) && ErrorText(s.Credentials) == ErrorText(o.Credentials) &&
+		s.same(o.Reports)
+}
+
+func (r Reports) same(o Reports) bool {
+	return r.Identity == o.Identity && r.SameAs == o.SameAs && r.Writing.equal(o.Writing) &&
+		r.LeftOut == o.LeftOut && r.LeftTo == o.LeftTo && r.Traffic.equal(o.Traffic) && r.wanted == o.wanted
 }
 
 // ErrorText returns the text of an error; empty for none.

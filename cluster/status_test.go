@@ -10,15 +10,21 @@ import (
 
 // Two Statuses are the same only if all of their fields are, but for the times that change with each probe.
 func TestSameButTimes(t *testing.T) {
-	newStatus := func() Status { return Status{Traffic: Traffic{Withdrawn: &Withdrawn{}}} }
-	before, next := newStatus(), newStatus()
-	next.issued = time.Unix(1, 0)
-	for what, s := range map[string]Status{"Withdrawn": {}, "issued": next} {
-		if s.SameButTimes(before) {
+	newStatus := func() Status { return Status{Reports: Reports{Traffic: Traffic{Withdrawn: &Withdrawn{}}}} }
+	before := newStatus()
+	for what, change := range map[string]func(*Status){
+		"Withdrawn": func(s *Status) { s.Traffic.Withdrawn = nil },
+		"issued":    func(s *Status) { s.issued = time.Unix(1, 0) },
+		"tried":     func(s *Status) { s.tried++ },
+		"wanted":    func(s *Status) { s.wanted++ },
+	} {
+		next := newStatus()
+		change(&next)
+		if next.SameButTimes(before) {
 			t.Errorf("%s makes no difference", what)
 		}
 	}
-	next = newStatus()
+	next := newStatus()
 	var change func(v reflect.Value, path string)
 	change = func(v reflect.Value, path string) {
 		switch {
@@ -26,7 +32,10 @@ func TestSameButTimes(t *testing.T) {
 			change(v.Elem(), path)
 		case v.Kind() == reflect.Struct && v.Type() != reflect.TypeFor[time.Time]():
 			for f, field := range v.Fields() {
-				if f.IsExported() {
+				switch {
+				case f.Anonymous:
+					change(field, path)
+				case f.IsExported():
 					change(field, path+"."+f.Name)
 				}
 			}

@@ -314,7 +314,9 @@ func TestSlicesComplete(t *testing.T) {
 		{before, cluster.LeftOut{Known: true}, "SlicesComplete=True/Complete"},
 	} {
 		all := conditionsAt(
-			c.link, outcome{winner: c.link}, cluster.Status{State: federation.Live, LeftOut: c.out}, true, time.Time{},
+			c.link, outcome{winner: c.link}, cluster.Status{
+				State: federation.Live, Reports: cluster.Reports{LeftOut: c.out},
+			}, true, time.Time{},
 		)
 		all = slices.DeleteFunc(all, func(o metav1.Condition) bool { return o.Type != SlicesComplete })
 		if got := short(all); got != c.want {
@@ -330,7 +332,8 @@ func TestConsistent(t *testing.T) {
 		key: l.key, clusterName: "b",
 		status: writtenStatus{conditions: []metav1.Condition{{Type: Consistent, Status: metav1.ConditionFalse}}},
 	}
-	trust := cluster.Status{TrustDomain: "a", Identity: cluster.Identity{TrustDomain: "b"}, ClockSkew: "1m0s ahead"}
+	trust := cluster.Status{TrustDomain: "a", ClockSkew: "1m0s ahead"}
+	trust.Identity = cluster.Identity{TrustDomain: "b"}
 	for _, c := range []struct {
 		link   *Link
 		status cluster.Status
@@ -339,7 +342,9 @@ func TestConsistent(t *testing.T) {
 		{l, cluster.Status{}, ""},
 		{l, cluster.Status{TrustDomain: "a"}, ""},
 		{l, trust, "Consistent=False/OtherTrustDomain"},
-		{before, cluster.Status{SameAs: "c", ClockSkew: "1m0s ahead"}, "Consistent=False/SameCluster"},
+		{before, cluster.Status{
+			Reports: cluster.Reports{SameAs: "c"}, ClockSkew: "1m0s ahead",
+		}, "Consistent=False/SameCluster"},
 		{before, cluster.Status{}, "Consistent=True/Consistent"},
 	} {
 		c.status.State = federation.Live

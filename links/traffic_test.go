@@ -104,7 +104,8 @@ func TestTrafficConditions(t *testing.T) {
 		},
 	} {
 		l := annotated(t, nil)
-		all := conditionsAt(l, outcome{winner: l}, cluster.Status{Name: "west", Traffic: c.traffic}, true, at)
+		status := cluster.Status{Name: "west", Reports: cluster.Reports{Traffic: c.traffic}}
+		all := conditionsAt(l, outcome{winner: l}, status, true, at)
 		got, warns := "", false
 		if found := meta.FindStatusCondition(all, c.kind); found != nil {
 			got, warns = string(found.Status)+" "+found.Reason+" "+found.Message, isWarning(*found)

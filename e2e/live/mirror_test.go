@@ -90,7 +90,8 @@ spec:
 		})
 	w.do(err)
 	m.links = reconciler
-	m.mirror, err = mirror.New(log, store, registry, reconciler, m.conn, mirror.Options{Namespace: namespace, Headless: true})
+	options := mirror.Options{Namespace: namespace, Headless: true}
+	m.mirror, err = mirror.New(log, store, registry, reconciler, m.conn, options)
 	w.do(err)
 	registry.Engage(m.mirror.Engage)
 	ctx, cancel := context.WithCancel(t.Context())

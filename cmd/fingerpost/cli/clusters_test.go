@@ -28,7 +28,7 @@ func fleet(linked int) (all []Response[debug.ClustersPage]) {
 		local := debug.Cluster{Status: cluster.Status{
 			Name: "east", Local: true, State: federation.Live, LastContact: noon.Add(-time.Second), Synced: true,
 			Expires: noon.Add(-time.Hour), // of the token that the process started with
-			Writing: cluster.Writing{State: cluster.Standby},
+			Reports: cluster.Reports{Writing: cluster.Writing{State: cluster.Standby}},
 		}, Endpoints: 4, Kinds: []cluster.KindStatus{{Kind: "services", Objects: 5}}}
 		if len(all) == 0 {
 			local.Writing.State = cluster.Holding
@@ -39,7 +39,9 @@ func fleet(linked int) (all []Response[debug.ClustersPage]) {
 			page.Clusters = append(page.Clusters, debug.Cluster{Status: cluster.Status{
 				Name: name, State: federation.Live, LastContact: noon.Add(-2 * time.Second), Synced: true,
 				Since: noon.Add(-time.Hour), Expires: noon.Add(29*24*time.Hour + time.Minute),
-				Writing: cluster.Writing{State: cluster.ReadOnly, Problem: "no permission to create endpointslices"},
+				Reports: cluster.Reports{
+					Writing: cluster.Writing{State: cluster.ReadOnly, Problem: "no permission to create slices"},
+				},
 			}, Kinds: []cluster.KindStatus{refusedKind("servers", metav1.StatusReasonNotFound)}})
 			page.Links = append(page.Links, links.LinkStatus{Name: name, Cluster: name, Conditions: []metav1.Condition{
 				{Type: links.Accepted, Status: metav1.ConditionTrue, Message: "linked"},

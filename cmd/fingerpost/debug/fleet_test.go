@@ -31,8 +31,8 @@ func newFleet(clusters, services int) overviewInput {
 			Name: name, Local: i == 0, State: federation.Live, Since: noon.Add(-time.Hour), Synced: true,
 			ClusterDomain: "cluster.local", TrustDomain: "cluster.local", LastContact: noon.Add(-time.Second),
 			Source: "Secret linkerd/cluster-credentials-" + name, Expires: noon.AddDate(0, 0, 29),
-			Writing: cluster.Writing{State: cluster.ReadOnly, Problem: "grant create on endpointslices"},
 		}
+		status.Writing = cluster.Writing{State: cluster.ReadOnly, Problem: "grant create on endpointslices"}
 		if i == 0 {
 			status.Writing = cluster.Writing{
 				State: cluster.Standby, Wanted: []string{"fingerpost-1"},
