@@ -39,9 +39,9 @@ func fleet(linked int) (all []Response[debug.ClustersPage]) {
 			page.Clusters = append(page.Clusters, debug.Cluster{Status: cluster.Status{
 				Name: name, State: federation.Live, LastContact: noon.Add(-2 * time.Second), Synced: true,
 				Since: noon.Add(-time.Hour), Expires: noon.Add(29*24*time.Hour + time.Minute),
-				Reports: cluster.Reports{
-					Writing: cluster.Writing{State: cluster.ReadOnly, Problem: "no permission to create slices"},
-				},
+				Reports: cluster.Reports{Writing: cluster.Writing{
+					State: cluster.ReadOnly, Problem: "no permission to create endpointslices",
+				}},
 			}, Kinds: []cluster.KindStatus{refusedKind("servers", metav1.StatusReasonNotFound)}})
 			page.Links = append(page.Links, links.LinkStatus{Name: name, Cluster: name, Conditions: []metav1.Condition{
 				{Type: links.Accepted, Status: metav1.ConditionTrue, Message: "linked"},
