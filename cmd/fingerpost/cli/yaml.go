@@ -12,6 +12,9 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
+// mergeKey is a key that YAML 1.1 takes for more than its text unless it is quoted.
+const mergeKey = "<<"
+
 // marshalYAML returns a page as YAML that does nothing to a terminal, and is the same to a machine. The library writes
 // characters that change the direction of text as they are, and fails for control characters beyond ASCII; names and
 // messages of other clusters may have both. So a text with any of them is replaced by a mark that occurs nowhere else,
@@ -30,7 +33,7 @@ func marshalYAML(page any) ([]byte, error) {
 	var texts []string
 	document = jsonString.ReplaceAllFunc(document, func(literal []byte) []byte {
 		var text string
-		if json.Unmarshal(literal, &text) != nil || !strings.ContainsFunc(text, isUnprintable) {
+		if json.Unmarshal(literal, &text) != nil || !strings.ContainsFunc(text, isUnprintable) && text != mergeKey {
 			return literal
 		}
 		texts = append(texts, text)

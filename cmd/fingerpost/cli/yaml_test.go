@@ -16,7 +16,7 @@ func TestYAMLIsPrintable(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		odd := rapid.SampledFrom([]string{
 			"\x1b[2J", "\u009b31m", "\u202e", "\x7f", "\u2028", "\u00ad", "\U000e0001", "\r", "\x00", "\ufeff",
-			"é", "朱", "\"\\\n\t", "unprintable0.", "unprintable-1.", "true", "1e3", "", " a ", "- b: c",
+			"é", "朱", "\"\\\n\t", "unprintable0.", "unprintable-1.", "true", "1e3", "", " a ", "- b: c", "<<",
 		})
 		text := rapid.OneOf(rapid.String(), odd, rapid.Map(rapid.SliceOf(odd), func(parts []string) string {
 			return strings.Join(parts, "")
