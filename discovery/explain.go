@@ -79,7 +79,7 @@ func (e *Engine) Explain(query Query, client serving.Client, reject func(*federa
 	explanation.Version = snapshot.Version
 	selection := federation.Select(snapshot, e.config.selected(query), nil)
 	answer := selection.Answer(place, nil)
-	explanation.Policy, explanation.Traffic = selection.Divided(), trafficOf(selection, place, answer.Set)
+	explanation.Policy, explanation.Traffic = selection.Divided(), trafficOf(answer, selection.Divided())
 
 	if wait := time.Until(e.waitUntil(snapshot.Members...)); wait <= 0 {
 		explanation.Refused = reject(answer)

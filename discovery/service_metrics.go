@@ -271,7 +271,7 @@ func memberShares(groups streamGroups) map[federation.Service][]federation.Clust
 // update returns the shares, which are computed anew if they are old and the Service has changed.
 func (c *countedShares) update(snapshot *federation.Snapshot, made *federation.Selection) []federation.ClusterShare {
 	if now := time.Now(); c.of != snapshot.Version && (c.of == 0 || now.Sub(c.at) >= sharesPeriod) {
-		*c = countedShares{snapshot.Version, now, made.Shares(federation.Place{})}
+		*c = countedShares{snapshot.Version, now, made.Division(federation.Place{}).Shares()}
 	}
 	return c.all
 }

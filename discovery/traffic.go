@@ -8,19 +8,20 @@ import (
 	"github.com/fingerpost/fingerpost/federation/policy"
 )
 
-// trafficOf returns what clients at a place get of each cluster, and why, the best tier first.
-func trafficOf(selected *federation.Selection, p federation.Place, set *federation.Set) []ClusterShare {
+// trafficOf returns what clients who get an Answer have of each cluster, and why, the best tier first; divided is
+// whether a policy is in force for it.
+func trafficOf(answer *federation.Answer, divided bool) []ClusterShare {
 	given := map[string]int{}
-	for c := range set.All() {
+	for c := range answer.Set.All() {
 		given[string(c.Origin().Cluster)]++
 	}
 
 	all := []ClusterShare{}
-	for _, s := range selected.Shares(p) {
+	for _, s := range answer.Division().Shares() {
 		row := ClusterShare{
 			Cluster: s.Cluster, Tier: s.Tier, Ready: s.Ready, All: s.All, Drain: s.Drain,
 			Share: percent(s.Share.Share), Gets: percent(s.Gets), Given: given[s.Cluster],
-			Why: whyShare(s, selected.Divided()),
+			Why: whyShare(s, divided),
 		}
 		if s.Weighted {
 			row.Weight = &s.Weight
@@ -42,7 +43,7 @@ func (e *Engine) Shares(q Query) []ClusterShare {
 		return nil
 	}
 	x := federation.Select(snapshot, e.config.selected(q), nil)
-	return trafficOf(x, federation.Place{}, x.At(federation.Place{}, nil))
+	return trafficOf(x.Answer(federation.Place{}, nil), x.Divided())
 }
 
 // percent returns a part of all traffic with two decimals.

@@ -96,7 +96,7 @@ func TestTraffic(t *testing.T) {
 		watch.Close()
 		x := federation.Select(snapshot, federation.Query{Port: 80}, nil)
 		var got []string
-		for _, s := range trafficOf(x, federation.Place{}, x.At(federation.Place{}, nil)) {
+		for _, s := range trafficOf(x.Answer(federation.Place{}, nil), x.Divided()) {
 			weight := "-"
 			if s.Weight != nil {
 				weight = fmt.Sprint(*s.Weight)

@@ -50,14 +50,21 @@ type Answer struct {
 	Rejection Rejection
 	Set       *Set // empty unless Serving
 	Snapshot  *Snapshot
+
+	selection *Selection
+	node      string // of the client
 }
+
+// Division returns how the traffic is divided between clusters, before the client's bucket takes its part of it, which
+// the Set is: see [Selection.Division].
+func (a *Answer) Division() *Division { return a.selection.divisionAt(a.node) }
 
 // Answer returns the answer for clients at a place, which Reduce may have reduced. previous may be any
 // earlier Answer for that place, or nil: its Set is taken over if it is equal. The result does not
 // depend on it otherwise.
 func (x *Selection) Answer(p Place, previous *Answer) *Answer {
 	snapshot := x.snapshot
-	answer := &Answer{Version: snapshot.Version, Snapshot: snapshot}
+	answer := &Answer{Version: snapshot.Version, Snapshot: snapshot, selection: x, node: p.Node}
 	var before *Set
 	if previous != nil {
 		before = previous.Set

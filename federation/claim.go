@@ -168,6 +168,15 @@ type Claim struct {
 // Endpoint returns the endpoint that claims the address.
 func (c Claim) Endpoint() *Endpoint { return c.Slice.Endpoints[c.Index] }
 
+// entry returns the claim as an Entry at a port, which is not for a Selection.
+func (c Claim) entry(port uint16) *Entry {
+	e := c.Endpoint()
+	return &Entry{
+		Addr: netip.AddrPortFrom(e.Addr, port), Endpoint: e,
+		origin: c.Member.Origin, slice: c.Slice.Name, label: int64(c.Index),
+	}
+}
+
 // Winners returns of some claims of its members, ready or not, those that count for their addresses: one for each
 // address, the one that a Selection has, if it is ready. It does not write to claims.
 func (s *Snapshot) Winners(q Query, claims []Claim) []Claim {
@@ -175,10 +184,7 @@ func (s *Snapshot) Winners(q Query, claims []Claim) []Claim {
 	entries, of := make([]*Entry, 0, len(claims)), make(map[*Entry]Claim, len(claims))
 	for _, c := range claims {
 		selection.stale[c.Member.Origin] = c.Member.Stale
-		addr := netip.AddrPortFrom(c.Endpoint().Addr, c.Port)
-		e := &Entry{
-			Addr: addr, Endpoint: c.Endpoint(), origin: c.Member.Origin, slice: c.Slice.Name, label: int64(c.Index),
-		}
+		e := c.entry(c.Port)
 		entries = append(entries, e)
 		of[e] = c
 	}

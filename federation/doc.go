@@ -8,7 +8,8 @@
 // per cluster. A [Snapshot] is one Service at one version: its [Composition] resolved to members, each
 // with its View by pointer. Nothing is merged in it. That is for readers: [Select] applies port and
 // hostname, [Selection.Answer] the client's place, and the [Answer] has a [Set] of addresses that [Diff]
-// compares with the one that was sent before.
+// compares with the one that was sent before. A [Division] is each cluster's part of the traffic, before a client's
+// bucket, or the rounding of slices, takes endpoints for it.
 //
 // What clients ask for besides Services is a fact that only the local cluster has, written by the same
 // writer: the zone of a node, what is at an IP, a ServiceProfile. Facts are Tables of the Store, one

@@ -68,7 +68,7 @@ type Selection struct {
 // have one.
 type divisions struct {
 	mu     sync.Mutex // guards all below
-	byNode map[string]*division
+	byNode map[string]*Division
 	local  map[string]bool // nodes on which something of a Local member runs
 }
 
@@ -457,7 +457,7 @@ func merged(a, b []*Entry) []*Entry {
 }
 
 // A Place is where a client runs; empty fields are not known. Where traffic is divided, Sixteenth decides how many
-// endpoints of each cluster the client gets, and Bucket which ones.
+// endpoints of each cluster the client gets, and Bucket which ones; the Division depends on neither.
 type Place struct {
 	Node, Zone string
 	Bucket     uint8 // see policy.BucketOf

@@ -105,7 +105,7 @@ func TestGiven(t *testing.T) {
 			place.Sixteenth = uint8(rapid.IntRange(0, policy.Buckets-1).Draw(t, "sixteenth"))
 			set := x.At(x.Reduce(place), nil)
 			if got, want := text(set), m.answer(Ref{"local", fed}, q, place); !maps.Equal(got, want) {
-				t.Fatalf("clients at %v get\n%v, want\n%v\nby %+v", place, got, want, x.Shares(place))
+				t.Fatalf("clients at %v get\n%v, want\n%v\nby %+v", place, got, want, x.Division(place).Shares())
 			}
 			if full := x.At(place, nil); !maps.Equal(text(full), text(set)) {
 				t.Fatal("Reduce leaves out what the answer depends on")
@@ -156,6 +156,48 @@ func TestDivisionsOfNodes(t *testing.T) {
 	}
 	if n := len(x.divisions.byNode); n != 2 {
 		t.Errorf("%d divisions are kept", n)
+	}
+}
+
+// Addresses are divided each once: the cluster of the first claim that is ready has one. A claim that is
+// not ready counts for each cluster that may have it soon, unless the cluster has it already.
+func TestDivide(t *testing.T) {
+	s := policedStore(t, &policy.Service{Weights: []policy.Weight{{Cluster: "east", Weight: 1}}}, map[Cluster]int{
+		"local": 0, "east": 0, "west": 0,
+	})
+	w := s.Watch(Ref{"local", fed})
+	defer w.Close()
+	snapshot, _ := w.Load()
+	var claims []Claim
+	claim := func(of Cluster, a string, as Endpoint) {
+		i := slices.IndexFunc(snapshot.Members, func(m *Member) bool { return m.Origin.Cluster == of })
+		as.Addr = addr(a)
+		claims = append(claims, Claim{Member: snapshot.Members[i], Slice: &Slice{Endpoints: []*Endpoint{&as}}})
+	}
+	ready, waiting, terminating := Endpoint{Ready: true}, Endpoint{}, Endpoint{Terminating: true}
+	claim("east", "10.0.0.2", ready)
+	claim("east", "10.0.0.1", ready)
+	claim("east", "10.0.0.1", ready)
+	claim("west", "10.0.0.1", ready)
+	claim("west", "10.0.0.1", waiting)
+	claim("east", "10.0.0.2", waiting)
+	claim("west", "10.0.0.3", waiting)
+	claim("west", "10.0.0.3", waiting)
+	claim("west", "10.0.0.4", terminating)
+	claim("local", "10.0.0.5", ready)
+	got := map[string]string{}
+	for _, c := range snapshot.Divide(claims).Portions {
+		text := fmt.Sprintf("%d/%d gets %d:", c.Ready, c.All, c.Share.Share)
+		for _, e := range c.Choose(c.Rounded(), 0) {
+			text += " " + e.Addr.String()
+		}
+		got[c.Cluster] = text
+	}
+	want := map[string]string{
+		"east": "2/2 gets 65536: 10.0.0.1:0 10.0.0.2:0", "west": "0/2 gets 0:", "local": "1/1 gets 0:",
+	}
+	if !maps.Equal(got, want) {
+		t.Errorf("clusters have %v, want %v", got, want)
 	}
 }
 

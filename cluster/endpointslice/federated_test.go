@@ -74,7 +74,11 @@ func (s *scene) union(annotations map[string]string) (*serviceRecord, *federatio
 		IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol},
 	}}
 	svc.Namespace, svc.Name, svc.UID, svc.Annotations = "ns", "bb-federated", "uid", annotations
-	s.writers["home"].Set(federation.Service{Namespace: "ns", Name: "bb-federated"}, view.Of("home", svc, nil))
+	v := view.Of("home", svc, nil)
+	if p, _ := policy.ServiceOf(annotations); !p.None() {
+		v.Policy = &p
+	}
+	s.writers["home"].Set(federation.Service{Namespace: "ns", Name: "bb-federated"}, v)
 	kept, _ := newServiceRecord(svc)
 	w := s.Watch(federation.Ref{Cluster: "home", Service: federation.Service{Namespace: "ns", Name: "bb-federated"}})
 	defer w.Close()

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
+	"slices"
 	"testing"
 	"unique"
 
@@ -15,6 +16,7 @@ import (
 	"github.com/fingerpost/fingerpost/cluster/linkerd"
 	"github.com/fingerpost/fingerpost/cluster/view"
 	"github.com/fingerpost/fingerpost/federation"
+	"github.com/fingerpost/fingerpost/federation/policy"
 )
 
 // What is written is what Get answers: for each port of a federated Service, what kube-proxy makes of the slices is
@@ -203,7 +205,8 @@ func asKubeProxyHas(
 	return has
 }
 
-// A slice and a stream never give one address to two clusters, whatever policy divides the traffic.
+// A slice and a stream never give one address to two clusters, whatever policy divides the traffic. Of a Service with
+// one port and one family both divide the same, and if as many endpoints count, in the same parts.
 func TestOneClusterHasAnAddress(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := newScene("home", "east", "west")
@@ -240,6 +243,7 @@ func TestOneClusterHasAnAddress(t *testing.T) {
 			}
 		}
 		x := federation.Select(snapshot, federation.Query{Port: 80, ControlPlane: "linkerd"}, nil)
+		divideAlike(t, svc, snapshot, x.Answer(federation.Place{}, nil).Division())
 		for bucket := range uint8(16) {
 			for c := range x.At(federation.Place{Bucket: bucket}, nil).All() {
 				a := c.Endpoint.Addr.String()
@@ -249,4 +253,54 @@ func TestOneClusterHasAnAddress(t *testing.T) {
 			}
 		}
 	})
+}
+
+// divideAlike checks that slices divide the addresses of IPv4 like streams. A stream counts each endpoint that may be
+// ready soon, also if an address has several.
+func divideAlike(t *rapid.T, svc *serviceRecord, snapshot *federation.Snapshot, stream *federation.Division) {
+	claims := newClaims(svc, snapshot, "linkerd", ours.ownerOf)
+	slice := divisionsOf(svc, snapshot, ours.ownerOf, claims)[discoveryv1.AddressTypeIPv4]
+	if slice == nil {
+		slice = snapshot.Divide(nil)
+	}
+	alike := true
+	for i, c := range slice.Portions {
+		has := stream.Portions[i]
+		if got, want := addressesOf(c), addressesOf(has); c.Cluster != has.Cluster || !slices.Equal(got, want) {
+			t.Fatalf("%s has %v in slices, and %s %v in streams", c.Cluster, got, has.Cluster, want)
+		}
+		alike = alike && c.All == has.All
+	}
+	if diff := cmp.Diff(stream.Shares(), slice.Shares(), cmp.AllowUnexported(policy.Share{})); alike && diff != "" {
+		t.Fatalf("shares (-stream +slices):\n%s", diff)
+	}
+}
+
+func addressesOf(c *federation.Portion) (all []netip.Addr) {
+	for _, e := range c.Entries {
+		all = append(all, e.Addr.Addr())
+	}
+	return all
+}
+
+// What a stream has of one cluster may be of a family that the readers of slices do not see: each family has what
+// serves in it.
+func TestFamiliesAreDividedForThemselves(t *testing.T) {
+	s := newScene("home", "east", "west")
+	s.holds("west", "10.2.0.1", "10.2.0.2")
+	s.holds("east", "10.1.0.1", "10.1.0.2", "fd00:1::1", "fd00:1::2")
+	s.holds("home", "10.0.0.1", "fd00::1")
+	s.complete("home", "east", "west")
+	notes := maps.Clone(federatedEverywhere)
+	notes[policy.PreferKey] = "west > east > *"
+	svc, snapshot := s.union(notes)
+	svc.families = []discoveryv1.AddressType{discoveryv1.AddressTypeIPv4, discoveryv1.AddressTypeIPv6}
+	groups, _ := federatedGroups(svc, snapshot, "linkerd", ours, true)
+	got := map[string]int{}
+	for _, g := range groups {
+		got[g.source+" "+string(g.family)] += len(g.endpoints)
+	}
+	if want := map[string]int{"west IPv4": 2, "east IPv6": 2}; !maps.Equal(got, want) {
+		t.Errorf("slices have %v, want %v", got, want)
+	}
 }
