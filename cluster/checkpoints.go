@@ -35,7 +35,8 @@ import (
 // ends, at any time. What is not new is not transferred (package checkpoint).
 //
 // Only clusters that are Live are saved, so that a file never holds what was restored. One that cannot be written is
-// logged, counted and shown, and tried again; serving does not depend on it. A cluster that is unlinked loses its file.
+// logged, counted and shown, and tried again, also when the cluster is out of contact by then: as of when it was Live.
+// Serving does not depend on it. A cluster that is unlinked loses its file.
 //
 // It costs a pass over the Views of the clusters that have changed, every ten seconds at most, and less often where a
 // pass takes longer than 100 ms: all passes take one percent of a core at most.
@@ -84,17 +85,20 @@ func (r *Registry) saveCheckpoints(saved map[string]*savedCheckpoint) {
 
 	for _, name := range slices.Sorted(maps.Keys(statuses)) {
 		status := statuses[name]
-		s := saved[name]
-		if s == nil {
-			s = &savedCheckpoint{}
-			saved[name] = s
+		last := saved[name]
+		if last == nil {
+			last = &savedCheckpoint{}
+			saved[name] = last
 		}
 
-		if status.State == federation.Live {
-			r.saveCheckpoint(status, s)
+		switch {
+		case status.State == federation.Live:
+			r.saveCheckpoint(status, last)
+		case last.failed != "":
+			last.failed = ErrorText(r.options.Checkpoints.Save(last.Checkpoint))
 		}
-		if s.failed != "" {
-			failures.Clusters, failures.Reason = failures.Clusters+1, cmp.Or(failures.Reason, s.failed)
+		if last.failed != "" {
+			failures.Clusters, failures.Reason = failures.Clusters+1, cmp.Or(failures.Reason, last.failed)
 		}
 	}
 	r.notSaved.Store(failures)
@@ -115,7 +119,7 @@ func (r *Registry) NotSaved() NotSaved {
 // saveCheckpoint saves what a cluster has published, or confirms the file if that is the same.
 func (r *Registry) saveCheckpoint(status Status, saved *savedCheckpoint) {
 	published, same := r.store.Published(federation.Cluster(status.Name), saved.Published)
-	next := checkpoint.Checkpoint{Header: headerOf(status), Published: published}
+	next := checkpoint.Checkpoint{Header: headerOf(status), AsOf: time.Now(), Published: published}
 	var err error
 	if same && saved.Header == next.Header && saved.failed == "" {
 		err = r.options.Checkpoints.Confirm(status.Name)

@@ -64,6 +64,37 @@ func TestCheckpointsFail(t *testing.T) {
 	})
 }
 
+// What could not be saved while a cluster was Live is saved once it can be, also if the cluster is away by then: as of
+// when it was Live last.
+func TestCheckpointOfClusterThatIsAway(t *testing.T) {
+	blocked := filepath.Join(t.TempDir(), "state")
+	if err := os.WriteFile(blocked, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	dir := checkpoint.NewDir(blocked, time.Hour)
+	inWorldWith(t, func(o *cluster.Options) { o.Checkpoints = dir }, func(w *world) {
+		east := w.network.Server("east")
+		east.ApplyYAML(service, slice)
+		w.apply(cluster.Spec{Name: "east", Access: []cluster.Access{w.access("east", east.Token())}})
+		w.wait(time.Minute)
+		w.wantsState(federation.Live)
+		east.Cut(apitest.Silence)
+		w.wait(5 * time.Minute)
+		w.wantsState(federation.Stale)
+		if err := os.Remove(blocked); err != nil {
+			t.Fatal(err)
+		}
+		w.wait(time.Minute)
+		if failures := w.registry.NotSaved(); failures.Clusters != 0 {
+			t.Errorf("it is not saved: %s", failures.Reason)
+		}
+		c, err := dir.Load("east")
+		if age := time.Since(c.AsOf); err != nil || c.Published.Views.Len() != 1 || age < 5*time.Minute {
+			t.Errorf("%v: %d Services as of %v ago", err, c.Published.Views.Len(), age)
+		}
+	})
+}
+
 // A cluster without Services is saved like any other, and what its Link has about it is saved when that changes alone.
 func TestCheckpointOfQuietCluster(t *testing.T) {
 	dir := checkpoint.NewDir(t.TempDir(), time.Hour)

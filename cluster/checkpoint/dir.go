@@ -52,7 +52,7 @@ func (d *Dir) Clean() error {
 	return err
 }
 
-// Save replaces the checkpoint of a cluster. It holds as of now.
+// Save replaces the checkpoint of a cluster. It holds as of AsOf, or as of now if that is zero.
 func (d *Dir) Save(c Checkpoint) error { return d.plain(d.save(c)) }
 
 func (d *Dir) save(checkpoint Checkpoint) error {
@@ -64,7 +64,10 @@ func (d *Dir) save(checkpoint Checkpoint) error {
 		return err
 	}
 
-	now := time.Now()
+	asOf := checkpoint.AsOf
+	if asOf.IsZero() {
+		asOf = time.Now()
+	}
 	file, err := os.CreateTemp(d.path, unfinished)
 	if err != nil {
 		return err
@@ -72,7 +75,7 @@ func (d *Dir) save(checkpoint Checkpoint) error {
 
 	err = errors.Join(encode(file, checkpoint), file.Close())
 	if err == nil {
-		err = os.Chtimes(file.Name(), now, now)
+		err = os.Chtimes(file.Name(), asOf, asOf)
 	}
 
 	if err == nil {
