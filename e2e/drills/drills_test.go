@@ -212,8 +212,8 @@ func (f *fleet) noCRD() {
 	events, _ := stream.Events()
 	_, err = f.Local.Kubectl(f.Context(), "delete", "crd", "links."+links.Group)
 	f.do(err)
-	f.reports(5*time.Second, "× no Link was deleted with many others the CRD of Links was deleted",
-		"the clusters of shop/west stay linked for 5m0s")
+	f.reports(5*time.Second, "× no Link was deleted with many others shop/west: deleted ",
+		"the CRD of Links was deleted", "the cluster stays linked for 5m0s")
 	f.shows("Link shop/west was deleted")
 	if held, err := f.Server.Metric(f.Context(), "fingerpost_links_held"); err != nil || held != 1 {
 		f.Errorf("fingerpost_links_held is %v: %v", held, err)

@@ -42,7 +42,7 @@ func TestChartMirrors(t *testing.T) {
 				return fmt.Errorf("%s: %w", s.name, err)
 			}
 		}
-		if log.contains("A permission to write mirrors is missing") == nil {
+		if log.contains("A permission is missing") == nil {
 			return errors.New("a right is missing")
 		}
 		return c.granted()
@@ -69,7 +69,7 @@ func TestChartMirrors(t *testing.T) {
 			for _, s := range life {
 				if slices.Contains(s.take, r.verb+" "+r.resource) {
 					return errors.Join(s.does(),
-						c.logs(log, "A permission to write mirrors is missing", fmt.Sprintf("%q", r.verb),
+						c.logs(log, "A permission is missing", fmt.Sprintf("%q", r.verb),
 							fmt.Sprintf("%q", r.resource)))
 				}
 				if err := errors.Join(s.does(), s.seen()); err != nil {
