@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -71,6 +72,7 @@ type guard struct {
 	mu       sync.Mutex
 	decides  policy.Guard   // of what is written
 	released string         // when the Link was released last; as it has it
+	losses   []*Unconfirmed // that writers have found, and that no list has confirmed yet
 	writer   *guardedWriter // the newest: what others write has no effect, and does not count
 	letGo    LetGo          // as last seen
 }
@@ -345,18 +347,13 @@ func (e *engagement) relistPublished(ctx context.Context) error {
 // neither files nor peers knows of no withdrawal; those who write ask here before they act on what they find. It
 // returns an error if ctx ends first. What the local cluster lacks is gone.
 func (r *Registry) ConfirmLoss(ctx context.Context, name string, had, has policy.Amount) error {
-	for logged := false; ; logged = true {
-		supervisor := r.supervisor(name)
-		if supervisor == nil || supervisor.guard == nil || !supervisor.guard.isMass(had, has) {
-			return ctx.Err()
-		}
-		if !logged {
-			supervisor.log.Info(
-				"Most of what is written of the cluster is gone there: it stays until a new list confirms that",
-				"endpoints", had.Endpoints-has.Endpoints, "of", had.Endpoints,
-				"services", had.Services-has.Services, "ofServices", had.Services)
-		}
+	supervisor := r.supervisor(name)
+	if supervisor == nil || supervisor.guard == nil || !supervisor.guard.isMass(had, has) {
+		return ctx.Err()
+	}
+	defer supervisor.guard.reportLoss(had, has)()
 
+	for supervisor == r.supervisor(name) && supervisor.guard.isMass(had, has) {
 		_, changed := r.Statuses()
 		live := supervisor.current.Load()
 		if live != nil && live.relistPublished(ctx) == nil {
@@ -366,6 +363,38 @@ func (r *Registry) ConfirmLoss(ctx context.Context, name string, had, has policy
 			return ctx.Err()
 		}
 	}
+	return r.ConfirmLoss(ctx, name, had, has) // the Link asks for something else, or is another one
+}
+
+// reportLoss reports what a writer has found, until end is called.
+func (g *guard) reportLoss(had, has policy.Amount) (end func()) {
+	g.log.Info("Most of what is written of the cluster is gone there: it stays until a new list confirms that",
+		"endpoints", had.Endpoints-has.Endpoints, "of", had.Endpoints,
+		"services", had.Services-has.Services, "ofServices", had.Services)
+	found := &Unconfirmed{Endpoints: had.Endpoints - has.Endpoints, Since: time.Now()}
+	g.mu.Lock()
+	g.losses = append(g.losses, found)
+	g.mu.Unlock()
+	g.changed()
+
+	return func() {
+		g.mu.Lock()
+		g.losses = slices.DeleteFunc(g.losses, func(l *Unconfirmed) bool { return l == found })
+		g.mu.Unlock()
+		g.changed()
+	}
+}
+
+// unconfirmed returns what is not known to be gone, of what is held and of what writers have found. Several of these
+// may have found the same endpoints.
+func (g *guard) unconfirmed(held federation.HoldStatus) Unconfirmed {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	all := Unconfirmed{held.Endpoints, held.Since}
+	for _, found := range g.losses {
+		all.Endpoints, all.Since = max(all.Endpoints, found.Endpoints), earliest(all.Since, found.Since)
+	}
+	return all
 }
 
 func (g *guard) isMass(had, has policy.Amount) bool {

@@ -67,8 +67,8 @@ type Withdrawn struct {
 	Until     time.Time `json:"until"`
 }
 
-// Unconfirmed is what a cluster has withdrawn, and is given until a list confirms that. The zero value is nothing, or
-// not for long enough to be reported.
+// Unconfirmed is what a cluster has withdrawn, and is given, or stays written, until a list confirms that. The zero
+// value is nothing, or not for long enough to be reported.
 type Unconfirmed struct {
 	Endpoints int       `json:"endpoints"`
 	Since     time.Time `json:"since"`
@@ -196,13 +196,13 @@ func (r *Registry) addAccount(update *trafficUpdate, limits api.Limits, now time
 	})
 
 	account := r.store.Account(name)
-	if pending := account.Unconfirmed; !pending.Since.IsZero() {
+	if pending := update.supervisor.guard.unconfirmed(account.Unconfirmed); !pending.Since.IsZero() {
 		reported := pending.Since.Add(unconfirmedPatience)
 		update.next = earliest(update.next, now.Add(neededInterval))
 		if now.Before(reported) {
 			update.next = earliest(update.next, reported)
 		} else {
-			update.traffic.Unconfirmed = Unconfirmed{pending.Endpoints, pending.Since}
+			update.traffic.Unconfirmed = pending
 		}
 	}
 

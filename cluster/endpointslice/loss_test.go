@@ -91,10 +91,19 @@ func TestLossBeforeTerm(t *testing.T) {
 		f.pass(10 * time.Minute)
 		f.wants("all", 40+35) // of west little was lost
 		f.wants("apis", 2)
+		unconfirmed := func(want int) {
+			t.Helper()
+			statuses, _ := f.registry.Statuses()
+			if got := statuses["east"].Traffic.Unconfirmed.Endpoints; got != want {
+				t.Errorf("%d endpoints of east are reported as unconfirmed, want %d", got, want)
+			}
+		}
+		unconfirmed(30 + 1)
 
 		denyLists(f.network.Server("east"), sliceResource.String(), false)
 		f.pass(6 * time.Minute)
 		f.wants("all", 10+35)
 		f.wants("apis", 1)
+		unconfirmed(0)
 	})
 }
