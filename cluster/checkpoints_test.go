@@ -14,8 +14,10 @@ import (
 	"github.com/fingerpost/fingerpost/federation/policy"
 )
 
-// A directory that cannot be written is counted, and costs nothing else; once it can be, the state is there.
-func TestCheckpointsFail(t *testing.T) {
+// withBlockedDir runs test with the cluster east linked, and a directory that cannot be written until unblock is
+// called.
+func withBlockedDir(t *testing.T, test func(w *world, dir *checkpoint.Dir, unblock func())) {
+	t.Helper()
 	blocked := filepath.Join(t.TempDir(), "state")
 	if err := os.WriteFile(blocked, nil, 0o600); err != nil {
 		t.Fatal(err)
@@ -25,6 +27,18 @@ func TestCheckpointsFail(t *testing.T) {
 		east := w.network.Server("east")
 		east.ApplyYAML(service, slice)
 		w.apply(cluster.Spec{Name: "east", Access: []cluster.Access{w.access("east", east.Token())}})
+		test(w, dir, func() {
+			t.Helper()
+			if err := os.Remove(blocked); err != nil {
+				t.Fatal(err)
+			}
+		})
+	})
+}
+
+// A directory that cannot be written is counted, and costs nothing else; once it can be, the state is there.
+func TestCheckpointsFail(t *testing.T) {
+	withBlockedDir(t, func(w *world, dir *checkpoint.Dir, unblock func()) {
 		failures := func() float64 {
 			t.Helper()
 			families, err := w.metrics().Gather()
@@ -45,9 +59,7 @@ func TestCheckpointsFail(t *testing.T) {
 		if n := failures(); n != 1 {
 			t.Errorf("%v clusters are counted as not saved", n)
 		}
-		if err := os.Remove(blocked); err != nil {
-			t.Fatal(err)
-		}
+		unblock()
 		w.wait(time.Minute)
 		if n := failures(); n != 0 {
 			t.Errorf("%v clusters are counted as not saved when all are", n)
@@ -67,23 +79,13 @@ func TestCheckpointsFail(t *testing.T) {
 // What could not be saved while a cluster was Live is saved once it can be, also if the cluster is away by then: as of
 // when it was Live last.
 func TestCheckpointOfClusterThatIsAway(t *testing.T) {
-	blocked := filepath.Join(t.TempDir(), "state")
-	if err := os.WriteFile(blocked, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	dir := checkpoint.NewDir(blocked, time.Hour)
-	inWorldWith(t, func(o *cluster.Options) { o.Checkpoints = dir }, func(w *world) {
-		east := w.network.Server("east")
-		east.ApplyYAML(service, slice)
-		w.apply(cluster.Spec{Name: "east", Access: []cluster.Access{w.access("east", east.Token())}})
+	withBlockedDir(t, func(w *world, dir *checkpoint.Dir, unblock func()) {
 		w.wait(time.Minute)
 		w.wantsState(federation.Live)
-		east.Cut(apitest.Silence)
+		w.network.Server("east").Cut(apitest.Silence)
 		w.wait(5 * time.Minute)
 		w.wantsState(federation.Stale)
-		if err := os.Remove(blocked); err != nil {
-			t.Fatal(err)
-		}
+		unblock()
 		w.wait(time.Minute)
 		if failures := w.registry.NotSaved(); failures.Clusters != 0 {
 			t.Errorf("it is not saved: %s", failures.Reason)

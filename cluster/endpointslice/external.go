@@ -117,6 +117,12 @@ func (e *externalSlices) begin() {
 	}
 }
 
+func (e *externalSlices) isConfirming() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.guard.Confirming()
+}
+
 func (e *externalSlices) beginConfirm() {
 	e.Log.Info("Most of the ExternalWorkloads are gone: their slices stay until a new list confirms that")
 	e.confirm.Store(struct{}{})
@@ -126,11 +132,8 @@ func (e *externalSlices) beginConfirm() {
 func (e *externalSlices) confirmLosses(ctx context.Context) {
 	for {
 		_, changed := e.confirm.Load()
-		e.mu.Lock()
-		confirming := e.guard.Confirming()
-		e.mu.Unlock()
 
-		if confirming {
+		if e.isConfirming() {
 			e.workloads.Relist()
 			if e.workloads.WaitRelisted(ctx) != nil {
 				return
@@ -140,6 +143,7 @@ func (e *externalSlices) confirmLosses(ctx context.Context) {
 			e.mu.Unlock()
 			e.loop.Enqueue(e.services.Keys()...)
 		}
+
 		if !watch.WaitClosed(ctx, changed) {
 			return
 		}
@@ -153,10 +157,7 @@ func (e *externalSlices) applied(key, map[string]int) {}
 // desired implements content. Slices in kube-system belong to the cluster alone, and those of Services without a
 // selector to who wrote them. While a loss is to be confirmed all stay as they are.
 func (e *externalSlices) desired(svc *serviceRecord) desiredSlices {
-	e.mu.Lock()
-	confirming := e.guard.Confirming()
-	e.mu.Unlock()
-	if confirming || !e.writes(svc) {
+	if e.isConfirming() || !e.writes(svc) {
 		return desiredSlices{keep: keepAll}
 	}
 	return desiredSlices{groups: e.groupsOf(svc)}

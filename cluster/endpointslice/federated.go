@@ -193,7 +193,8 @@ type ownership struct {
 	mayLose      func(source string) bool
 }
 
-func (o ownership) isVetted(source string) bool { return o.mayLose == nil || o.mayLose(source) }
+// waitsForLosses reports whether it is not confirmed yet what a source cluster has lost.
+func (o ownership) waitsForLosses(source string) bool { return o.mayLose != nil && !o.mayLose(source) }
 
 func (o ownership) isUnlinked(source federation.Cluster) bool {
 	return o.membership.Of(source) == federation.StateUnlinked
@@ -246,7 +247,7 @@ func federatedGroups(
 	for _, member := range snapshot.Members {
 		name := string(member.Origin.Cluster)
 		undecided := !member.Linked && !who.isUnlinked(member.Origin.Cluster)
-		unknown[name] = unknown[name] || !member.Known || undecided || !who.isVetted(name)
+		unknown[name] = unknown[name] || !member.Known || undecided || who.waitsForLosses(name)
 		linked[name] = member.Linked
 		if member.View == nil || member.View.ExternalName {
 			continue

@@ -263,15 +263,16 @@ func divideAlike(t *rapid.T, svc *serviceRecord, snapshot *federation.Snapshot, 
 	if slice == nil {
 		slice = snapshot.Divide(nil)
 	}
-	alike := true
+	sameAmounts := true
 	for i, c := range slice.Portions {
 		has := stream.Portions[i]
 		if got, want := addressesOf(c), addressesOf(has); c.Cluster != has.Cluster || !slices.Equal(got, want) {
 			t.Fatalf("%s has %v in slices, and %s %v in streams", c.Cluster, got, has.Cluster, want)
 		}
-		alike = alike && c.All == has.All
+		sameAmounts = sameAmounts && c.All == has.All
 	}
-	if diff := cmp.Diff(stream.Shares(), slice.Shares(), cmp.AllowUnexported(policy.Share{})); alike && diff != "" {
+	diff := cmp.Diff(stream.Shares(), slice.Shares(), cmp.AllowUnexported(policy.Share{}))
+	if sameAmounts && diff != "" {
 		t.Fatalf("shares (-stream +slices):\n%s", diff)
 	}
 }

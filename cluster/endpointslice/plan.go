@@ -25,7 +25,7 @@ import (
 //   - A slice whose endpoints are all gone takes new ones of its group. One that its group does not need becomes a new
 //     one of another group, if it can: that is one request.
 //   - Readers are never left without ready endpoints while a plan is carried out, unless they are before or afterwards:
-//     what brings some is written before what only takes away (TestPlanLeavesNobodyWithout).
+//     what brings some is written before what only takes away (TestPlanKeepsPortsServed).
 //   - Slices of a former Service of the same name are deleted, and never become those of this one.
 //
 // Nothing is remembered from one plan to the next, and slices are never merged to save some: they would be written

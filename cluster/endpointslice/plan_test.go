@@ -163,7 +163,7 @@ func readers(have map[string]*discoveryv1.EndpointSlice) map[string]bool {
 
 // While a plan is carried out readers of slices find a ready endpoint of each port that has one before and
 // afterwards, even if none of them stays.
-func TestPlanLeavesNobodyWithout(t *testing.T) {
+func TestPlanKeepsPortsServed(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		have, next := map[string]*discoveryv1.EndpointSlice{}, 0
 		for range rapid.IntRange(2, 4).Draw(t, "rounds") {

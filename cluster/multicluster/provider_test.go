@@ -404,7 +404,7 @@ func TestKindsThatCannotBeRead(t *testing.T) {
 		w.do(err)
 		w.do(informer.AddIndexers(toolscache.Indexers{"all": func(any) ([]string, error) { return nil, nil }}))
 		if !c.WaitForCacheSync(w.Context()) {
-			t.Error("somebody would wait")
+			t.Error("a controller would wait")
 		}
 
 		began := time.Now()
