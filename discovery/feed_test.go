@@ -8,13 +8,19 @@ import (
 	"testing/synctest"
 	"time"
 
+	"google.golang.org/protobuf/encoding/protowire"
+
 	"github.com/fingerpost/fingerpost/discovery/streamtest"
 	"github.com/fingerpost/fingerpost/federation"
 	"github.com/fingerpost/fingerpost/serving"
 )
 
-// bundle is a protocol of which a stream has a Feed for each of several Services.
+// bundle is a protocol of which a stream has a Feed for each of several Services. What they add is one message, with a
+// nonce of its own.
 type bundle struct{ *Engine }
+
+// nonceField is one that clients do not know.
+const nonceField = 100
 
 // serve makes all that is due in one turn, and sends it.
 func (b bundle) serve(sink serving.Sink, client serving.Client, queries ...Query) error {
@@ -33,16 +39,26 @@ func sendSteps(stream *serving.Stream, all []*Feed, now time.Time) error {
 	steps := make([]Step, len(all))
 	turn := stream.Turn(now)
 	defer turn.Release()
-	var frames []*serving.Frame
+	var adds, frames []*serving.Frame
 	for i, f := range all {
 		step, err := f.Next(now, &turn)
 		if err != nil {
 			return err
 		}
 		steps[i] = step
-		frames = append(frames, step.Frames...)
+		for _, frame := range step.Frames {
+			if frame.Kind() == Add {
+				adds = append(adds, frame)
+			} else {
+				frames = append(frames, frame)
+			}
+		}
 	}
 
+	if len(adds) > 0 {
+		nonce := protowire.AppendVarint(protowire.AppendTag(nil, nonceField, protowire.VarintType), stream.Sent().Messages)
+		frames = append(frames, serving.Compose(Add, adds, nonce))
+	}
 	if err := stream.Send(frames...); err != nil {
 		return err
 	}
@@ -94,11 +110,11 @@ func TestFeedsOfOneStream(t *testing.T) {
 			}
 		}
 
-		check(3, large, 2) // at once: none has waited for the turn of another
+		check(1, large, 2) // at once: none has waited for the turn of another
 		writer.Set(shop, streamtest.ViewOf(streamtest.SliceOf("a", 2, 3)))
-		check(4, large, 3)
+		check(2, large, 3)
 		writer.Set(streamtest.Web, streamtest.ViewOf(streamtest.SliceOf("a", 1, 1)))
-		check(5, 1, 3)
+		check(3, 1, 3)
 
 		cancel()
 		wg.Wait()

@@ -506,7 +506,7 @@ func newUpdate(of *updates, key updateKey, from, to *federation.Answer) *update 
 
 		bytes := way.key.set.Len() * 16 // of the Set that it holds on to
 		for _, f := range frames {
-			bytes += len(f.Bytes())
+			bytes += f.Len()
 		}
 		all.cache.Charge(way, bytes)
 		return slices.Clip(frames)

@@ -95,7 +95,7 @@ func (c *Cache) encodeFor(key any, waited *making, encode func() (f *Frame, refe
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		if waited.frame != nil && refers > 0 {
-			c.add(key, kept{entryBytes + int64(refers) + int64(waited.frame.bytes.Len()), waited.frame})
+			c.add(key, kept{entryBytes + int64(refers) + int64(waited.frame.Len()), waited.frame})
 		}
 		delete(c.made, key)
 		close(waited.done)

@@ -25,6 +25,8 @@ import (
 // have not. Changes never wait: a stream that has not sent the message before has none under way. So
 // the bounds are passed by no more than the first answers that are made at the same time.
 //
+// A message that was composed is a flight for each of its parts, which count as Frames do.
+//
 // Not counted are messages of up to 1 KiB, of which gRPC takes no more than 64 KiB for a stream.
 //
 // A connection that holds bytes, or on which a send waits, is closed if for -stall-timeout no message that
@@ -42,15 +44,26 @@ const (
 	roomPause     = 10 * time.Second // after which a stream that waits for room looks again, whatever rings
 )
 
-// flight is a frame under way to one client.
+// flight is a plain Frame under way to one client.
 type flight struct {
 	connection *connection
 	frame      *Frame
 	left       int // bytes; guarded by connection.mu
 }
 
+// formation is a message that was composed, under way: a flight, or a Frame that does not count, for each part.
+type formation []encoded
+
+func (f formation) buffers() mem.BufferSlice {
+	all := make(mem.BufferSlice, 0, len(f))
+	for _, part := range f {
+		all = append(all, part.buffers()...)
+	}
+	return all
+}
+
 // launch counts frames that are about to be sent on the connection, and replaces those that it counts by flights.
-func (c *connection) launch(messages []any) {
+func (c *connection) launch(messages []encoded) {
 	var charged int64
 	c.mu.Lock()
 	if len(c.flights) == 0 && c.sends.Load() == 0 {
@@ -59,24 +72,38 @@ func (c *connection) launch(messages []any) {
 
 	for i, m := range messages {
 		frame := m.(*Frame)
-		if len(frame.bytes) <= maxUncounted || c.closed {
+		if frame.parts == nil {
+			messages[i] = c.count(frame, &charged)
 			continue
 		}
-
-		fl := &flight{c, frame, len(frame.bytes)}
-		messages[i] = fl
-		if c.flights == nil {
-			c.flights = map[*flight]struct{}{}
+		parts := make(formation, len(frame.parts))
+		for j, part := range frame.parts {
+			parts[j] = c.count(part, &charged)
 		}
-		c.flights[fl] = struct{}{}
-		c.bytes += int64(fl.left)
-		if frame.flights.Add(1) == 1 {
-			charged += int64(fl.left)
-		}
+		messages[i] = parts
 	}
 	c.mu.Unlock()
 
 	c.admission.bytes.Add(charged)
+}
+
+// count returns the flight of a plain Frame, or the Frame if it does not count. It adds to charged the bytes that are
+// on no other connection. It needs c.mu.
+func (c *connection) count(frame *Frame, charged *int64) encoded {
+	if c.closed || !frame.counts() {
+		return frame
+	}
+
+	fl := &flight{c, frame, len(frame.bytes)}
+	if c.flights == nil {
+		c.flights = map[*flight]struct{}{}
+	}
+	c.flights[fl] = struct{}{}
+	c.bytes += int64(fl.left)
+	if frame.flights.Add(1) == 1 {
+		*charged += int64(fl.left)
+	}
+	return fl
 }
 
 // buffers returns the frame in parts, each of which gRPC frees when it is written.
@@ -142,10 +169,13 @@ func (c *connection) hasRoom() bool {
 }
 
 // abandon takes what was launched and not handed to gRPC off the counts.
-func (c *connection) abandon(messages []any) {
+func (c *connection) abandon(messages []encoded) {
 	for _, m := range messages {
-		if f, is := m.(*flight); is {
-			c.landed(f, f.left)
+		switch m := m.(type) {
+		case *flight:
+			c.landed(m, m.left)
+		case formation:
+			c.abandon(m)
 		}
 	}
 }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -12,6 +14,8 @@ import (
 	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/fieldmaskpb"
 )
 
 // stalledPorts opens n streams, each for another port of web, on one connection that never opens a window.
@@ -190,7 +194,7 @@ func TestIdleIsNotStalled(t *testing.T) {
 		c.sending(time.Now())
 		c.sent(time.Now())
 		elapse(time.Minute)
-		c.launch([]any{NewFrame(kindAnswer, make([]byte, maxUncounted+1), 1, 0)})
+		c.launch([]encoded{NewFrame(kindAnswer, make([]byte, maxUncounted+1), 1, 0)})
 		if left := c.timeLeft(); left != a.config.Stall {
 			t.Errorf("it may make no progress for %s, not %s", left, a.config.Stall)
 		}
@@ -205,7 +209,7 @@ func TestFlightsLand(t *testing.T) {
 	for _, size := range []int{
 		0, 1, maxUncounted - 1, maxUncounted, maxUncounted + 1, flightBuffer, flightBuffer + 1, 3*flightBuffer - 1,
 	} {
-		messages := []any{NewFrame(kindAnswer, make([]byte, size), 1, 0)}
+		messages := []encoded{NewFrame(kindAnswer, make([]byte, size), 1, 0)}
 		c.launch(messages)
 		if f, counted := messages[0].(*flight); counted {
 			buffers := f.buffers()
@@ -214,6 +218,62 @@ func TestFlightsLand(t *testing.T) {
 		if len(c.flights) != 0 || c.bytes != 0 || a.bytes.Load() != 0 {
 			t.Fatalf("of a message of %d bytes %d are in flight", size, c.bytes)
 		}
+	}
+}
+
+// Messages of the same parts share their bytes; what is small, and the tail, each message has of its own. The client
+// has all of it, and nothing is in flight once it has read, or once a message was given up.
+func TestComposedMessages(t *testing.T) {
+	paths := func(all ...string) []byte {
+		b, err := proto.Marshal(&fieldmaskpb.FieldMask{Paths: all})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return b
+	}
+	var parts []*Frame
+	var want []string
+	for i, size := range []int{200_000, 2_000, maxUncounted} {
+		path := strings.Repeat(string(rune('a'+i)), size-len(paths(""))-2)
+		parts, want = append(parts, NewFrame(kindAnswer, paths(path), i+1, i)), append(want, path)
+	}
+	first := Compose(kindAnswer, parts[:2], paths("nonce 1"))
+	second := Compose(kindAnswer, []*Frame{first, parts[2]}, paths("nonce 2"))
+	want = append(want[:2], "nonce 1", want[2], "nonce 2")
+	a := newAdmission(logr.Discard(), DefaultAdmission(), &metricList{})
+	one, other := &connection{admission: a}, &connection{admission: a}
+	shared := int64(parts[0].Len() + parts[1].Len())
+
+	sent := []encoded{first, second}
+	one.launch(sent)
+	again := []encoded{second}
+	other.launch(again)
+	own := int64(second.Len()) - shared
+	if own <= maxUncounted || one.bytes != 2*shared+own || other.bytes != shared+own || a.bytes.Load() != shared+own {
+		t.Errorf("%d, %d and in all %d bytes are in flight; %d are shared, and %d are not",
+			one.bytes, other.bytes, a.bytes.Load(), shared, own)
+	}
+
+	marshalled, err := codec{}.Marshal(sent[1])
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := &fieldmaskpb.FieldMask{}
+	if err := proto.Unmarshal(marshalled.Materialize(), got); err != nil || !slices.Equal(got.Paths, want) {
+		t.Errorf("the client gets %d paths: %v", len(got.Paths), err)
+	}
+	if added, removed := second.Addresses(); added != 1+2+3 || removed != 0+1+2 {
+		t.Errorf("it adds %d and removes %d", added, removed)
+	}
+
+	marshalled.Free()
+	one.abandon(sent[:1])
+	other.abandon(again)
+	if one.bytes != 0 || other.bytes != 0 || a.bytes.Load() != 0 || len(one.flights)+len(other.flights) > 0 {
+		t.Errorf("%d, %d and in all %d bytes are left in flight", one.bytes, other.bytes, a.bytes.Load())
+	}
+	if second.Len() != len(second.Bytes()) {
+		t.Errorf("it has %d bytes, and not %d", len(second.Bytes()), second.Len())
 	}
 }
 

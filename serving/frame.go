@@ -1,6 +1,8 @@
 package serving
 
 import (
+	"iter"
+	"slices"
 	"sync/atomic"
 
 	"google.golang.org/grpc"
@@ -12,9 +14,11 @@ import (
 // MaxFrame bounds a message, in bytes: clients of gRPC decode no more than 4 MiB, unless configured to.
 const MaxFrame = 4<<20 - 64<<10
 
-// A Frame is one encoded message. Any number of streams may send it at the same time.
+// A Frame is one encoded message, or a part of one that others have in common with it. Any number of streams may send it
+// at the same time.
 type Frame struct {
 	bytes         mem.SliceBuffer
+	parts         []*Frame // that the message consists of if it was composed; bytes is nil then
 	kind          Kind
 	adds, removes int // addresses in it
 
@@ -27,8 +31,69 @@ func NewFrame(kind Kind, bytes []byte, adds, removes int) *Frame {
 	return &Frame{bytes: bytes, kind: kind, adds: adds, removes: removes}
 }
 
-// Bytes returns the encoding.
-func (f *Frame) Bytes() []byte { return f.bytes }
+// Compose returns a message of a kind: all fields of some messages, and then those of a tail of its own. Messages that
+// are composed of one Frame share its bytes, in memory and in flight, as streams that send it do. So the answers of
+// several Feeds are one message, which costs a stream what it does not share: a nonce, or a version. It counts the
+// addresses that its parts do, and has MaxFrame bytes at most in all, for which the caller sees to it.
+//
+// In protobuf the fields of one message after those of another one are both of them, merged: elements of repeated
+// fields add up, of other fields the last one counts. Parts that are too small to be counted in flight are copied, and
+// come after the others.
+func Compose(kind Kind, parts []*Frame, tail []byte) *Frame {
+	message := &Frame{kind: kind}
+	var own []byte
+	for _, part := range parts {
+		message.adds += part.adds
+		message.removes += part.removes
+		for plain := range part.plain() {
+			if plain.counts() {
+				message.parts = append(message.parts, plain)
+			} else {
+				own = append(own, plain.bytes...)
+			}
+		}
+	}
+
+	message.parts = append(message.parts, &Frame{bytes: append(own, tail...)})
+	return message
+}
+
+// plain returns the parts of the message, or the message itself if it has none.
+func (f *Frame) plain() iter.Seq[*Frame] {
+	if f.parts == nil {
+		return func(yield func(*Frame) bool) { yield(f) }
+	}
+	return slices.Values(f.parts)
+}
+
+// counts reports whether the bytes of a plain Frame are counted in flight.
+func (f *Frame) counts() bool { return len(f.bytes) > maxUncounted }
+
+// Len returns how many bytes the encoding has.
+func (f *Frame) Len() int {
+	n := len(f.bytes)
+	for _, part := range f.parts {
+		n += len(part.bytes)
+	}
+	return n
+}
+
+// Bytes returns the encoding, which must not be written to. It is a copy if the message was composed.
+func (f *Frame) Bytes() []byte {
+	if f.parts == nil {
+		return f.bytes
+	}
+	return f.buffers().Materialize()
+}
+
+// buffers returns the encoding as it is.
+func (f *Frame) buffers() mem.BufferSlice {
+	all := make(mem.BufferSlice, 0, 1+len(f.parts))
+	for plain := range f.plain() {
+		all = append(all, plain.bytes)
+	}
+	return all
+}
 
 // Kind returns what the message does.
 func (f *Frame) Kind() Kind { return f.kind }
@@ -43,15 +108,15 @@ type Kind string
 // Beat is the kind of a message that is nothing but a heartbeat.
 const Beat Kind = "heartbeat"
 
+// encoded is a message that needs no encoding: a Frame, or what it becomes where its bytes count.
+type encoded interface{ buffers() mem.BufferSlice }
+
 // codec is grpc's own for protobuf, which lets Frames pass untouched.
 type codec struct{ encoding.CodecV2 }
 
-// Marshal encodes a message, unless it is a Frame.
+// Marshal encodes a message, unless it is encoded.
 func (c codec) Marshal(message any) (mem.BufferSlice, error) {
-	switch m := message.(type) {
-	case *Frame:
-		return mem.BufferSlice{m.bytes}, nil
-	case *flight:
+	if m, is := message.(encoded); is {
 		return m.buffers(), nil
 	}
 	return c.CodecV2.Marshal(message)

@@ -52,7 +52,7 @@ func (n *newest[T]) step(now time.Time) error {
 
 	n.level = level
 	f := n.stream.server.cache.Get(level, func() (*Frame, int) { return n.latest.Encode(level) })
-	if n.sent != nil && bytes.Equal(f.bytes, n.sent.bytes) {
+	if n.sent != nil && bytes.Equal(f.Bytes(), n.sent.Bytes()) {
 		return nil
 	}
 	return n.send(f)

@@ -63,7 +63,7 @@ func (s *Server) AddKinds(kinds ...Kind) {
 
 func (m *streamMetrics) countSent(f *Frame) {
 	m.byKind[f.kind].Inc()
-	m.bytes.Add(float64(f.bytes.Len()))
+	m.bytes.Add(float64(f.Len()))
 }
 
 // admissionMetrics count what an admission does.

@@ -46,7 +46,7 @@ type Stream struct {
 	connection *connection // nil if it is not known
 	alarm      alarm
 
-	messages []any // that were launched: Frames, and flights of those that count; the array is used again
+	messages []encoded // that were launched: Frames, and flights of those that count; the array is used again
 
 	heartbeat Heartbeat
 	beat      time.Time // when the heartbeat is due
@@ -213,7 +213,7 @@ func (s *Stream) sendAll(frames []*Frame) error {
 }
 
 // sendOne sends what a frame has become.
-func (s *Stream) sendOne(frame *Frame, message any) error {
+func (s *Stream) sendOne(frame *Frame, message encoded) error {
 	now := time.Now()
 	s.sending.Store(now.UnixNano())
 	if s.connection != nil {
