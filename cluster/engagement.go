@@ -44,7 +44,7 @@ type engagement struct {
 
 // kindInformer is the informer of one kind in an engagement.
 type kindInformer struct {
-	view.Kind
+	view.Input
 	*api.Watcher
 }
 
@@ -72,7 +72,7 @@ func (s *supervisor) newEngagement(ctx context.Context, access Access, conn *api
 	}
 
 	engagement.ctx, engagement.cancel = context.WithCancelCause(ctx)
-	for _, k := range engagement.reconciler.Kinds() {
+	for _, k := range engagement.reconciler.Inputs() {
 		w := api.NewWatcher(conn, k.Kind, k.Store)
 		w.ObserveLag(s.metrics.lag(k.Resource.GroupResource().String()))
 		if !k.Required {
@@ -136,7 +136,7 @@ func (e *engagement) sync(ctx context.Context) error {
 func (e *engagement) checkToken(ctx context.Context, token string) error {
 	var required []api.Kind
 	for _, k := range e.required {
-		required = append(required, k.Kind.Kind)
+		required = append(required, k.Kind)
 	}
 	return e.conn.CheckToken(ctx, token, required...)
 }
@@ -152,14 +152,14 @@ func (e *engagement) startReconciler(writer *federation.ClusterWriter, guard *gu
 	}
 
 	var unlisted []kindInformer
-	var kinds []view.Kind
+	var inputs []view.Input
 	for _, k := range e.kinds {
 		if !watch.IsClosed(k.Store.Synced()) && !watch.IsClosed(k.Absent()) {
-			unlisted, kinds = append(unlisted, k), append(kinds, k.Kind)
+			unlisted, inputs = append(unlisted, k), append(inputs, k.Input)
 		}
 	}
 
-	e.reconciler.Begin(publish, writer.Facts(), kinds...)
+	e.reconciler.Begin(publish, writer.Facts(), inputs...)
 	e.wg.Go(func() { e.reconciler.Run(e.ctx) })
 	for _, k := range unlisted {
 		e.wg.Go(func() { e.awaitListed(k) })
@@ -169,7 +169,7 @@ func (e *engagement) startReconciler(writer *federation.ClusterWriter, guard *gu
 // awaitListed has the reconciler keep nothing more of a kind once it is listed, or known to be absent.
 func (e *engagement) awaitListed(k kindInformer) {
 	if k.WaitListed(e.ctx, k.Store.Synced()) {
-		e.reconciler.Listed(k.Kind)
+		e.reconciler.Listed(k.Input)
 	}
 }
 

@@ -36,9 +36,9 @@ const (
 
 // Traffic is what is in force for a linked cluster. The zero Traffic is that its traffic is not limited.
 type Traffic struct {
-	Policy   policy.Cluster `json:"-"`
-	Asked    policy.Link    `json:"-"` // what its Link asks for; what cannot be read is as it was before
-	Released string         `json:"-"` // as in the Spec
+	Policy   policy.ForCluster `json:"-"`
+	Asked    policy.Link       `json:"-"` // what its Link asks for; what cannot be read is as it was before
+	Released string            `json:"-"` // as in the Spec
 
 	Drain       Drain       `json:"drain,omitzero"`
 	Withdrawn   *Withdrawn  `json:"withdrawn,omitempty"`  // what is held of it; nil for nothing
@@ -228,7 +228,7 @@ func earliest(a, b time.Time) time.Time {
 }
 
 // inForce returns the policy for a cluster at a time, and how far it is drained.
-func inForce(spec Spec, own countedTraffic, now time.Time) (p policy.Cluster, d Drain) {
+func inForce(spec Spec, own countedTraffic, now time.Time) (p policy.ForCluster, d Drain) {
 	ofLink, next := spec.Traffic.Drain.At(now)
 	itself := own.drained
 	d.Next = next
@@ -239,7 +239,7 @@ func inForce(spec Spec, own countedTraffic, now time.Time) (p policy.Cluster, d 
 		d.By = fmt.Sprintf("the annotation %s of the Link", policy.DrainKey)
 	}
 
-	p = policy.Cluster{WhenStale: spec.Traffic.WhenStale, Drained: max(ofLink, itself), Region: spec.Traffic.Region}
+	p = policy.ForCluster{WhenStale: spec.Traffic.WhenStale, Drained: max(ofLink, itself), Region: spec.Traffic.Region}
 	if p.Region == "" {
 		p.Region = own.region
 	}

@@ -384,7 +384,7 @@ func TestDrain(t *testing.T) {
 		}
 		tr.spec.Traffic.Drain = policy.Drain{}
 		tr.apply(tr.spec)
-		if d := tr.status().Traffic.Drain; d.Percent != 0 || tr.store.Policy("east") != (policy.Cluster{}) {
+		if d := tr.status().Traffic.Drain; d.Percent != 0 || tr.store.Policy("east") != (policy.ForCluster{}) {
 			t.Errorf("%+v", d)
 		}
 	})

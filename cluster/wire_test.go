@@ -83,7 +83,7 @@ func protobuf(tb testing.TB, apiVersion, kind string, object interface{ Marshal(
 }
 
 // fill fills the store of one kind, and returns a function that ends that once the kind is synced.
-func fill(tb testing.TB, conn *api.Connection, k view.Kind) (finish func()) {
+func fill(tb testing.TB, conn *api.Connection, k view.Input) (finish func()) {
 	tb.Helper()
 	ctx, cancel := context.WithCancel(tb.Context())
 	done := make(chan struct{})
@@ -129,7 +129,7 @@ func TestProtobufOnTheWire(t *testing.T) {
 		}})
 	for _, endpoints := range []bool{false, true} {
 		for _, k := range view.NewReconciler(logr.Discard(), "east",
-			view.Options{Local: true, Endpoints: endpoints}).Kinds() {
+			view.Options{Local: true, Endpoints: endpoints}).Inputs() {
 			body, typed := lists[k.Resource.Resource]
 			reduced := slices.Contains([]string{"replicasets", "jobs", "nodes"}, k.Resource.Resource)
 			switch {
@@ -199,7 +199,7 @@ func BenchmarkPages(b *testing.B) {
 	b.ReportAllocs()
 	b.SetBytes(int64(sent))
 	for b.Loop() {
-		for _, k := range view.NewReconciler(logr.Discard(), federation.Cluster("east"), view.Options{}).Kinds() {
+		for _, k := range view.NewReconciler(logr.Discard(), federation.Cluster("east"), view.Options{}).Inputs() {
 			if k.Name == "Pod" {
 				fill(b, conn, k)()
 				if k.Len() != pods {

@@ -37,9 +37,9 @@ func DefaultConfig() Config {
 
 // The kinds of messages that Encoders make, and any protocol may send.
 const (
-	Add       serving.Kind = "add"
-	Remove    serving.Kind = "remove"
-	NoEntries serving.Kind = "no_endpoints"
+	Add       serving.MessageType = "add"
+	Remove    serving.MessageType = "remove"
+	NoEntries serving.MessageType = "no_endpoints"
 )
 
 // An Engine serves the Answers of a Store to streams of any protocol.
@@ -62,7 +62,7 @@ func NewEngine(server *serving.Server, store *federation.Store, config Config) *
 	e := &Engine{
 		config: config, server: server, store: store, nodes: store.Nodes.In(config.Cluster), started: time.Now(),
 	}
-	server.AddKinds(Add, Remove, NoEntries)
+	server.AddTypes(Add, Remove, NoEntries)
 	e.selections = newSelections(&e.config, server.Cache(), &e.leftOut)
 	e.services = &serviceMetrics{engine: e}
 	e.metrics, e.collectors = newFeedMetrics()

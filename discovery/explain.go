@@ -11,8 +11,8 @@ import (
 	"github.com/fingerpost/fingerpost/serving"
 )
 
-// A Place is who a client is, and where, as far as an answer depends on it.
-type Place struct {
+// An Asker is who a client is, and where, as far as an answer depends on it.
+type Asker struct {
 	serving.Client
 	Zone string `json:"zone,omitempty"`
 }
@@ -20,7 +20,7 @@ type Place struct {
 // An Explanation is what a client gets for a Query, and why.
 type Explanation struct {
 	Authority string `json:"authority"`
-	Client    Place  `json:"client"`
+	Client    Asker  `json:"client"`
 	Version   uint64 `json:"version"`           // of what is known of the Service
 	Refused   string `json:"refused,omitempty"` // why a stream that opens now would end at once
 	Waits     string `json:"waits,omitempty"`   // what a first answer would wait for
@@ -70,7 +70,7 @@ type Claim struct {
 // the one of its streams, and its zone that of the node. reject returns why a stream that opens now
 // would end at once with an Answer; empty if it would not.
 func (e *Engine) Explain(query Query, client serving.Client, reject func(*federation.Answer) string) *Explanation {
-	explanation := &Explanation{Client: Place{Client: client}, Claims: []Claim{}, Streams: []StreamStatus{}}
+	explanation := &Explanation{Client: Asker{Client: client}, Claims: []Claim{}, Streams: []StreamStatus{}}
 	holders := e.addStreams(explanation, query)
 	node, known := e.nodes.Get(explanation.Client.Node)
 	place := placeOf(explanation.Client.Client, node, known)

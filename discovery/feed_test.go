@@ -47,7 +47,7 @@ func sendSteps(stream *serving.Stream, all []*Feed, now time.Time) error {
 		}
 		steps[i] = step
 		for _, frame := range step.Frames {
-			if frame.Kind() == Add {
+			if frame.Type() == Add {
 				adds = append(adds, frame)
 			} else {
 				frames = append(frames, frame)

@@ -121,7 +121,7 @@ func TestMemberShares(t *testing.T) {
 	const clusters, services = 5, 4
 	server := federated(t, clusters, services)
 	count := func() int { return testutil.CollectAndCount(server.services, "fingerpost_member_share") }
-	server.store.SetPolicy("c1", policy.Cluster{Drained: 100})
+	server.store.SetPolicy("c1", policy.ForCluster{Drained: 100})
 	if n := count(); n != 0 {
 		t.Errorf("%d series of Services without a policy", n)
 	}

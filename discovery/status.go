@@ -34,7 +34,7 @@ func (s StreamStatus) Queries() []Query { return s.queries }
 
 // LastSent is the last message of a stream.
 type LastSent struct {
-	What    string    `json:"what"` // the kind
+	What    string    `json:"what"` // the type
 	Adds    int       `json:"adds,omitempty"`
 	Removes int       `json:"removes,omitempty"`
 	At      time.Time `json:"at"` // when it was handed to the transport
@@ -101,7 +101,7 @@ func transportStatus(s *serving.Stream) StreamStatus {
 		status.Sending = &sent.Sending
 	}
 	if sent.Messages > 0 {
-		status.Last = &LastSent{What: string(sent.Kind), Adds: sent.Adds, Removes: sent.Removes, At: sent.At}
+		status.Last = &LastSent{What: string(sent.Type), Adds: sent.Adds, Removes: sent.Removes, At: sent.At}
 	}
 	return status
 }

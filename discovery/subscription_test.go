@@ -68,7 +68,7 @@ func TestAnswersComeWithTheirSnapshot(t *testing.T) {
 	}
 }
 
-// firstMessage is a sink that keeps the kind of the first message, and ends the stream there.
+// firstMessage is a sink that keeps the type of the first message, and ends the stream there.
 type firstMessage struct {
 	*streamtest.Counter
 	end   context.CancelFunc
@@ -76,7 +76,7 @@ type firstMessage struct {
 }
 
 func (k *firstMessage) SendMsg(message any) error {
-	switch message.(*serving.Frame).Kind() { //nolint:exhaustive // what else may come first is no answer
+	switch message.(*serving.Frame).Type() { //nolint:exhaustive // what else may come first is no answer
 	case Add:
 		k.count[0].Add(1)
 	case NoEntries:
@@ -174,7 +174,7 @@ func TestAnswersAreOfOneVersion(t *testing.T) {
 				go func() { _ = s.Get(&pb.GetDestination{Path: streamtest.Path, ContextToken: "node-0"}, sink) }()
 				synctest.Wait()
 				for _, f := range sink.Sent() {
-					if f.(*serving.Frame).Kind() == NoEntries {
+					if f.(*serving.Frame).Type() == NoEntries {
 						t.Error("the client is sent that there are no endpoints")
 					}
 				}

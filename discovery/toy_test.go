@@ -126,7 +126,7 @@ func (p plain) Update(from, to *federation.Answer) (frames []*serving.Frame, lef
 
 var toyBeat = toyFrame(serving.Beat, &pb.Update{Update: &pb.Update_Add{Add: &pb.WeightedAddrSet{}}}, 0, 0)
 
-func toyFrame(kind serving.Kind, u *pb.Update, adds, removes int) *serving.Frame {
+func toyFrame(kind serving.MessageType, u *pb.Update, adds, removes int) *serving.Frame {
 	b, err := proto.Marshal(u)
 	if err != nil {
 		panic(err)

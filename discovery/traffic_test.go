@@ -18,7 +18,7 @@ func TestTraffic(t *testing.T) {
 	ports := []federation.ServicePort{{Number: 80, Name: "http", Target: 8080}}
 	for name, c := range map[string]struct {
 		service  *policy.Service
-		clusters map[federation.Cluster]policy.Cluster
+		clusters map[federation.Cluster]policy.ForCluster
 		stale    federation.Cluster
 		dead     []federation.Cluster
 		want     []string
@@ -51,7 +51,7 @@ func TestTraffic(t *testing.T) {
 			},
 		},
 		"drained": {
-			clusters: map[federation.Cluster]policy.Cluster{"west": {Drained: 100}, "east": {Drained: 50}},
+			clusters: map[federation.Cluster]policy.ForCluster{"west": {Drained: 100}, "east": {Drained: 50}},
 			want: []string{
 				"1 east 2/2 - 50% 33.33% 1 draining", "1 local 2/2 - 0% 66.67% 2 preferred",
 				"2 west 2/2 - 100% 0% 0 drained",

@@ -535,7 +535,7 @@ func TestLaws(t *testing.T) {
 				quiet(t, "the same state", func() { s.SetState(c, st) })
 			},
 			"policy": func(t *rapid.T) {
-				c, p := drawCluster(t), policy.Cluster{
+				c, p := drawCluster(t), policy.ForCluster{
 					WhenStale: rapid.SampledFrom(whenStale).Draw(t, "when"),
 					Drained:   rapid.SampledFrom([]uint8{0, 50, 100}).Draw(t, "drained"),
 					Region:    rapid.SampledFrom([]string{"", "eu"}).Draw(t, "region"),

@@ -20,7 +20,7 @@ type modelCluster struct {
 	domain   string
 	state    ClusterState
 	complete bool
-	policy   policy.Cluster
+	policy   policy.ForCluster
 	views    map[Service]*View
 	written  map[Service]bool // since NewWriter; nil: no writer, or synced
 }

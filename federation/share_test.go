@@ -78,7 +78,7 @@ func TestGiven(t *testing.T) {
 			w.MarkSynced()
 			k.state = rapid.SampledFrom([]ClusterState{Live, Live, Stale}).Draw(t, "state")
 			s.SetState(c, k.state)
-			k.policy = policy.Cluster{
+			k.policy = policy.ForCluster{
 				WhenStale: rapid.SampledFrom(whenStale).Draw(t, "when"),
 				Drained:   rapid.SampledFrom([]uint8{0, 0, 0, 35, 100}).Draw(t, "drained"),
 				Region:    rapid.SampledFrom([]string{"", "eu"}).Draw(t, "region"),
@@ -210,7 +210,7 @@ func TestOnlyUnionsAreDivided(t *testing.T) {
 		Policy:      &policy.Service{Prefer: []policy.Tier{{Local: true}}, WhenStale: policy.Drop},
 	})
 	s.SetState("east", Stale)
-	s.SetPolicy("east", policy.Cluster{Drained: 100, WhenStale: policy.Drop})
+	s.SetPolicy("east", policy.ForCluster{Drained: 100, WhenStale: policy.Drop})
 	for _, ref := range []Ref{{"local", mirror}, {"east", plain}, {"local", fed}} {
 		w := s.Watch(ref)
 		snapshot, _ := w.Load()

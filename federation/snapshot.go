@@ -63,8 +63,8 @@ type Member struct {
 
 	Since time.Time // when the cluster was added first; zero if it is not Linked
 
-	Policy *policy.Cluster // of the cluster; nil for none
-	Near   bool            // the cluster is in the region of the Service's own
+	Policy *policy.ForCluster // of the cluster; nil for none
+	Near   bool               // the cluster is in the region of the Service's own
 }
 
 func (m *Member) memberRef() MemberRef { return m.Origin.MemberRef }

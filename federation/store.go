@@ -45,9 +45,9 @@ type cluster struct {
 	isLocal bool // it never changes
 
 	expectation Expectation
-	synced      bool            // it was synced once
-	listing     bool            // see Member
-	policy      *policy.Cluster // nil for none
+	synced      bool               // it was synced once
+	listing     bool               // see Member
+	policy      *policy.ForCluster // nil for none
 	writer      *ClusterWriter
 	holds       holds // see held.go
 	written     Size  // what the Views take, but for the local cluster; see account.go
@@ -136,7 +136,7 @@ func (s *Store) SetState(c Cluster, state ClusterState) {
 
 // SetPolicy sets the policy that is in force for a cluster; the zero Cluster is no policy. RemoveCluster removes it,
 // and a cluster that was not added has none.
-func (s *Store) SetPolicy(name Cluster, next policy.Cluster) {
+func (s *Store) SetPolicy(name Cluster, next policy.ForCluster) {
 	s.mu.Lock()
 	defer s.unlock()
 	linked := s.cluster(name)
@@ -144,7 +144,7 @@ func (s *Store) SetPolicy(name Cluster, next policy.Cluster) {
 		return
 	}
 
-	var before policy.Cluster
+	var before policy.ForCluster
 	if linked.policy != nil {
 		before = *linked.policy
 	}
@@ -153,7 +153,7 @@ func (s *Store) SetPolicy(name Cluster, next policy.Cluster) {
 	}
 
 	linked.policy = new(next)
-	if next == (policy.Cluster{}) {
+	if next == (policy.ForCluster{}) {
 		linked.policy = nil
 	}
 
@@ -168,13 +168,13 @@ func (s *Store) SetPolicy(name Cluster, next policy.Cluster) {
 }
 
 // Policy returns the policy that is in force for c.
-func (s *Store) Policy(c Cluster) policy.Cluster {
+func (s *Store) Policy(c Cluster) policy.ForCluster {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if k := s.cluster(c); k != nil && k.policy != nil {
 		return *k.policy
 	}
-	return policy.Cluster{}
+	return policy.ForCluster{}
 }
 
 // SetListing sets whether the API server of c, which was never synced, answers: see [Member].

@@ -67,26 +67,26 @@ func oneEndpoint(cluster, n int) *View {
 // are compared with that of the Service's own cluster, which need not be a member.
 func TestSetPolicy(t *testing.T) {
 	store, _, _, watches := fleet(2, 2, 1)
-	store.SetPolicy("ghost", policy.Cluster{Drained: 5})
-	if p := store.Policy("ghost"); p != (policy.Cluster{}) {
+	store.SetPolicy("ghost", policy.ForCluster{Drained: 5})
+	if p := store.Policy("ghost"); p != (policy.ForCluster{}) {
 		t.Errorf("a cluster that was not added has the policy %v", p)
 	}
 	for _, step := range []struct {
 		cluster Cluster
-		policy  policy.Cluster
+		policy  policy.ForCluster
 		same    bool
 		drained uint8 // of the first member
 		near    [2]bool
 	}{
-		{"cluster-000", policy.Cluster{}, true, 0, [2]bool{}},
-		{"cluster-000", policy.Cluster{Drained: 5}, false, 5, [2]bool{}},
-		{"cluster-000", policy.Cluster{Drained: 5}, true, 5, [2]bool{}},
-		{"cluster-000", policy.Cluster{Region: "eu"}, false, 0, [2]bool{}},
-		{"cluster-001", policy.Cluster{Region: "us"}, false, 0, [2]bool{}},
-		{"local", policy.Cluster{Region: "us"}, false, 0, [2]bool{false, true}},
-		{"local", policy.Cluster{Region: "us", WhenStale: policy.Keep}, true, 0, [2]bool{false, true}},
-		{"local", policy.Cluster{Region: "eu"}, false, 0, [2]bool{true, false}},
-		{"local", policy.Cluster{}, false, 0, [2]bool{}},
+		{"cluster-000", policy.ForCluster{}, true, 0, [2]bool{}},
+		{"cluster-000", policy.ForCluster{Drained: 5}, false, 5, [2]bool{}},
+		{"cluster-000", policy.ForCluster{Drained: 5}, true, 5, [2]bool{}},
+		{"cluster-000", policy.ForCluster{Region: "eu"}, false, 0, [2]bool{}},
+		{"cluster-001", policy.ForCluster{Region: "us"}, false, 0, [2]bool{}},
+		{"local", policy.ForCluster{Region: "us"}, false, 0, [2]bool{false, true}},
+		{"local", policy.ForCluster{Region: "us", WhenStale: policy.Keep}, true, 0, [2]bool{false, true}},
+		{"local", policy.ForCluster{Region: "eu"}, false, 0, [2]bool{true, false}},
+		{"local", policy.ForCluster{}, false, 0, [2]bool{}},
 	} {
 		before, _ := watches[0].Load()
 		store.SetPolicy(step.cluster, step.policy)
@@ -105,10 +105,10 @@ func TestSetPolicy(t *testing.T) {
 			t.Errorf("%s %v: drained %d, near %v", step.cluster, step.policy, drained, near)
 		}
 	}
-	store.SetPolicy("cluster-000", policy.Cluster{Drained: 100})
+	store.SetPolicy("cluster-000", policy.ForCluster{Drained: 100})
 	store.RemoveCluster("cluster-000")
 	store.AddCluster("cluster-000", Expectation{})
-	if p := store.Policy("cluster-000"); p != (policy.Cluster{}) {
+	if p := store.Policy("cluster-000"); p != (policy.ForCluster{}) {
 		t.Errorf("a cluster that was added again has the policy %v", p)
 	}
 }

@@ -351,11 +351,11 @@ func (c *connection) end() {
 	c.admission.freed(freed)
 }
 
-// held is what is known of a connection after its handshake: the net.Conn that it is on.
-type held struct{ net.Conn }
+// onConn is what is known of a connection after its handshake: the net.Conn that it is on.
+type onConn struct{ net.Conn }
 
 // AuthType is what gRPC calls it.
-func (held) AuthType() string { return "none" }
+func (onConn) AuthType() string { return "none" }
 
 // keeper is the transport credentials of a server whose listener does what there is to do. A server calls no more of
 // them than ServerHandshake.
@@ -367,15 +367,15 @@ type keeper struct {
 // KiB to read into.
 func (keeper) ServerHandshake(conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	if counted, is := conn.(*accepted); is {
-		return counted.Conn, held{conn}, nil
+		return counted.Conn, onConn{conn}, nil
 	}
-	return conn, held{conn}, nil
+	return conn, onConn{conn}, nil
 }
 
 // connOf returns the net.Conn of a connection, nil if it is not known.
 func connOf(ctx context.Context) net.Conn {
 	if p, ok := peer.FromContext(ctx); ok {
-		if h, is := p.AuthInfo.(held); is {
+		if h, is := p.AuthInfo.(onConn); is {
 			return h.Conn
 		}
 	}

@@ -97,7 +97,7 @@ func TestWaitingForRoom(t *testing.T) {
 		elapse(10 * time.Second)
 		waiting := 0
 		for _, s := range l.Streams() {
-			if s.Sent().Kind != kindAnswer {
+			if s.Sent().Type != typeAnswer {
 				waiting++
 			}
 		}
@@ -194,7 +194,7 @@ func TestIdleIsNotStalled(t *testing.T) {
 		c.sending(time.Now())
 		c.sent(time.Now())
 		elapse(time.Minute)
-		c.launch([]encoded{NewFrame(kindAnswer, make([]byte, maxUncounted+1), 1, 0)})
+		c.launch([]encoded{NewFrame(typeAnswer, make([]byte, maxUncounted+1), 1, 0)})
 		if left := c.timeLeft(); left != a.config.Stall {
 			t.Errorf("it may make no progress for %s, not %s", left, a.config.Stall)
 		}
@@ -209,7 +209,7 @@ func TestFlightsLand(t *testing.T) {
 	for _, size := range []int{
 		0, 1, maxUncounted - 1, maxUncounted, maxUncounted + 1, flightBuffer, flightBuffer + 1, 3*flightBuffer - 1,
 	} {
-		messages := []encoded{NewFrame(kindAnswer, make([]byte, size), 1, 0)}
+		messages := []encoded{NewFrame(typeAnswer, make([]byte, size), 1, 0)}
 		c.launch(messages)
 		if f, counted := messages[0].(*flight); counted {
 			buffers := f.buffers()
@@ -235,10 +235,10 @@ func TestComposedMessages(t *testing.T) {
 	var want []string
 	for i, size := range []int{200_000, 2_000, maxUncounted} {
 		path := strings.Repeat(string(rune('a'+i)), size-len(paths(""))-2)
-		parts, want = append(parts, NewFrame(kindAnswer, paths(path), i+1, i)), append(want, path)
+		parts, want = append(parts, NewFrame(typeAnswer, paths(path), i+1, i)), append(want, path)
 	}
-	first := Compose(kindAnswer, parts[:2], paths("nonce 1"))
-	second := Compose(kindAnswer, []*Frame{first, parts[2]}, paths("nonce 2"))
+	first := Compose(typeAnswer, parts[:2], paths("nonce 1"))
+	second := Compose(typeAnswer, []*Frame{first, parts[2]}, paths("nonce 2"))
 	want = append(want[:2], "nonce 1", want[2], "nonce 2")
 	a := newAdmission(logr.Discard(), DefaultAdmission(), &metricList{})
 	one, other := &connection{admission: a}, &connection{admission: a}
@@ -558,7 +558,7 @@ func TestKeeper(t *testing.T) {
 	client, server := net.Pipe()
 	defer client.Close()
 	if conn, info, err := (keeper{}).ServerHandshake(server); err != nil || conn != server ||
-		info.(held).Conn != server {
+		info.(onConn).Conn != server {
 		t.Errorf("%v %v %v", conn, info, err)
 	}
 }

@@ -19,19 +19,19 @@ const MaxFrame = 4<<20 - 64<<10
 type Frame struct {
 	bytes         mem.SliceBuffer
 	parts         []*Frame // that the message consists of if it was composed; bytes is nil then
-	kind          Kind
+	messageType   MessageType
 	adds, removes int // addresses in it
 
 	flights atomic.Int64 // that gRPC has it in
 }
 
-// NewFrame returns a message of a kind. bytes are its encoding, MaxFrame of them at most, and
+// NewFrame returns a message of a type. bytes are its encoding, MaxFrame of them at most, and
 // must not be written to any more. adds and removes are how many addresses it adds and removes.
-func NewFrame(kind Kind, bytes []byte, adds, removes int) *Frame {
-	return &Frame{bytes: bytes, kind: kind, adds: adds, removes: removes}
+func NewFrame(messageType MessageType, bytes []byte, adds, removes int) *Frame {
+	return &Frame{bytes: bytes, messageType: messageType, adds: adds, removes: removes}
 }
 
-// Compose returns a message of a kind: all fields of some messages, and then those of a tail of its own. Messages that
+// Compose returns a message of a type: all fields of some messages, and then those of a tail of its own. Messages that
 // are composed of one Frame share its bytes, in memory and in flight, as streams that send it do. So the answers of
 // several Feeds are one message, which costs a stream what it does not share: a nonce, or a version. It counts the
 // addresses that its parts do, and has MaxFrame bytes at most in all, for which the caller sees to it.
@@ -39,9 +39,10 @@ func NewFrame(kind Kind, bytes []byte, adds, removes int) *Frame {
 // In protobuf the fields of one message after those of another one are both of them, merged: elements of repeated
 // fields add up, of other fields the last one counts. Parts that are too small to be counted in flight are copied, and
 // come after the others.
-func Compose(kind Kind, parts []*Frame, tail []byte) *Frame {
-	message := &Frame{kind: kind}
+func Compose(messageType MessageType, parts []*Frame, tail []byte) *Frame {
+	message := &Frame{messageType: messageType}
 	var own []byte
+
 	for _, part := range parts {
 		message.adds += part.adds
 		message.removes += part.removes
@@ -95,18 +96,18 @@ func (f *Frame) buffers() mem.BufferSlice {
 	return all
 }
 
-// Kind returns what the message does.
-func (f *Frame) Kind() Kind { return f.kind }
+// Type returns what the message does.
+func (f *Frame) Type() MessageType { return f.messageType }
 
 // Addresses returns how many addresses the message adds and removes.
 func (f *Frame) Addresses() (added, removed int) { return f.adds, f.removes }
 
-// Kind is what a message does, for metrics and for the status of a stream. Each protocol has its own, and registers
-// them with AddKinds.
-type Kind string
+// A MessageType is what a message does, for metrics and for the status of a stream. Each protocol has its own, and
+// registers them with AddTypes.
+type MessageType string
 
-// Beat is the kind of a message that is nothing but a heartbeat.
-const Beat Kind = "heartbeat"
+// Beat is the type of a message that is nothing but a heartbeat.
+const Beat MessageType = "heartbeat"
 
 // encoded is a message that needs no encoding: a Frame, or what it becomes where its bytes count.
 type encoded interface{ buffers() mem.BufferSlice }

@@ -75,7 +75,7 @@ func (p *letters) serve(sink Sink) error {
 		},
 		Encode: func(level string) (*Frame, int) {
 			p.encoded.Add(1)
-			return NewFrame(kindAnswer, []byte(strings.ToLower(level)), 0, 0), len(level)
+			return NewFrame(typeAnswer, []byte(strings.ToLower(level)), 0, 0), len(level)
 		},
 		Sent: func(string) { p.sent.Add(1) },
 		Idle: 10 * time.Second,

@@ -35,7 +35,7 @@ func addGauge[N int | int64](l *metricList, name, help string, value func() N) {
 // streamMetrics are those of all streams.
 type streamMetrics struct {
 	messages *prometheus.CounterVec
-	byKind   map[Kind]prometheus.Counter // looked up once, and not for every message
+	byType   map[MessageType]prometheus.Counter // looked up once, and not for every message
 	bytes    prometheus.Counter
 }
 
@@ -47,22 +47,22 @@ func newStreamMetrics(list *metricList, s *Server) streamMetrics {
 		messages: prometheus.NewCounterVec(
 			prometheus.CounterOpts{Name: "fingerpost_messages_total", Help: "Messages sent on streams, by type."},
 			[]string{"type"}),
-		byKind: map[Kind]prometheus.Counter{},
+		byType: map[MessageType]prometheus.Counter{},
 		bytes:  list.add("fingerpost_sent_bytes_total", "Bytes of messages sent on streams."),
 	}
 	*list = append(*list, m.messages)
 	return m
 }
 
-// AddKinds registers the kinds of messages that a protocol sends. It does so before it opens a stream.
-func (s *Server) AddKinds(kinds ...Kind) {
-	for _, k := range kinds {
-		s.metrics.byKind[k] = s.metrics.messages.WithLabelValues(string(k))
+// AddTypes registers the types of messages that a protocol sends. It does so before it opens a stream.
+func (s *Server) AddTypes(types ...MessageType) {
+	for _, t := range types {
+		s.metrics.byType[t] = s.metrics.messages.WithLabelValues(string(t))
 	}
 }
 
 func (m *streamMetrics) countSent(f *Frame) {
-	m.byKind[f.kind].Inc()
+	m.byType[f.messageType].Inc()
 	m.bytes.Add(float64(f.Len()))
 }
 

@@ -45,7 +45,7 @@ func NewServer(log logr.Logger, config Config) *Server {
 	s := &Server{config: config, cache: NewCache(config.FrameBytes)}
 	s.metrics = newStreamMetrics(&s.collectors, s)
 	s.admission = newAdmission(log, config.Admission, &s.collectors)
-	s.AddKinds(Beat)
+	s.AddTypes(Beat)
 	return s
 }
 

@@ -346,7 +346,7 @@ func (t *Turn) Release() {
 type Sent struct {
 	Messages uint64
 
-	Kind          Kind // of the last message, like all that follows
+	Type          MessageType // of the last message, like all that follows
 	Adds, Removes int
 	At            time.Time // when it was handed to the transport
 
@@ -368,7 +368,7 @@ func (s *Stream) noteSent(f *Frame) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.sending.Store(0)
-	s.sent = Sent{Messages: s.sent.Messages + 1, Kind: f.kind, Adds: f.adds, Removes: f.removes, At: time.Now()}
+	s.sent = Sent{Messages: s.sent.Messages + 1, Type: f.messageType, Adds: f.adds, Removes: f.removes, At: time.Now()}
 }
 
 // jitter returns a duration that differs from d by up to a tenth, so that what many streams do does not

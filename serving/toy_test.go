@@ -29,11 +29,11 @@ type toy struct {
 	addresses int
 }
 
-const kindAnswer Kind = "answer"
+const typeAnswer MessageType = "answer"
 
 func newToy(addresses int, config Config) *toy {
 	s := &toy{NewServer(logr.Discard(), config), addresses}
-	s.AddKinds(kindAnswer)
+	s.AddTypes(typeAnswer)
 	return s
 }
 
@@ -113,7 +113,7 @@ func (s *toy) answer() *Frame {
 	if err != nil {
 		panic(err)
 	}
-	return NewFrame(kindAnswer, b, s.addresses, 0)
+	return NewFrame(typeAnswer, b, s.addresses, 0)
 }
 
 // listening is a toy behind gRPC, over connections in memory.

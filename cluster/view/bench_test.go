@@ -30,7 +30,7 @@ const (
 
 // update passes an object to its store through the encoding in which it comes from an API server, so that
 // its record shares memory with nothing.
-func update(tb testing.TB, k Kind, o metav1.Object) {
+func update(tb testing.TB, k Input, o metav1.Object) {
 	tb.Helper()
 	message, ok := o.(interface{ Marshal() ([]byte, error) })
 	if !ok {

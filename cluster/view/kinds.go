@@ -11,8 +11,8 @@ import (
 	"github.com/fingerpost/fingerpost/cluster/linkerd"
 )
 
-// A Kind is one kind of object that a Reconciler reads, and the store that an informer fills with it.
-type Kind struct {
+// An Input is one Kind that a Reconciler reads, and the store that an informer fills with it.
+type Input struct {
 	api.Kind
 	Required bool // the cluster is not synced without it; an optional kind may be absent
 
@@ -28,8 +28,8 @@ type Kind struct {
 	keys func() []key
 }
 
-// Kinds returns what the Reconciler reads.
-func (r *Reconciler) Kinds() []Kind { return r.kinds }
+// Inputs returns what the Reconciler reads.
+func (r *Reconciler) Inputs() []Input { return r.inputs }
 
 const required, optional = true, false
 
@@ -65,7 +65,7 @@ func (r *Reconciler) addKinds() {
 	if r.options.Local {
 		r.nodes = addKind(r, kindNode, optional, api.Metadata(core, "nodes", "Node"), reduceNode)
 		profiles := api.Newest(linkerd.ServiceProfiles, linkerd.ServiceProfileVersions, "ServiceProfile")
-		r.profiles = addKind(r, kindProfile, optional, profiles, reduceProfile)
+		r.profiles = addKind(r, typeProfile, optional, profiles, reduceProfile)
 	}
 }
 
@@ -79,7 +79,7 @@ func addKind[O metav1.Object, R any](
 			r.queue.Add(objectRef{of, k})
 		}
 	})
-	r.kinds = append(r.kinds, Kind{
+	r.inputs = append(r.inputs, Input{
 		Kind: kind, Required: isRequired, Publishes: of == kindService || of == kindSlice,
 		Store: store, Len: store.Len,
 		Malformed: func() int { return r.border.malformed(kind.Name) },

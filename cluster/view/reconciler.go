@@ -31,7 +31,7 @@ type objectKind uint8
 
 const (
 	kindNode objectKind = iota
-	kindProfile
+	typeProfile
 	kindReplicaSet
 	kindJob
 	kindServer
@@ -45,7 +45,7 @@ const (
 )
 
 // A Reconciler publishes what the objects of one cluster amount to, and keeps that up to date. It reads the
-// stores of its [Kind]s, which informers fill.
+// stores of its [Input]s, which informers fill.
 //
 // Each kind depends on those before it, and what is derived is kept:
 //
@@ -105,7 +105,7 @@ type Reconciler struct {
 	servers     *api.Store[*serverRecord]
 	nodes       *api.Store[federation.Node]  // without the sixteenth; of the local cluster only, like profiles
 	profiles    *api.Store[*profile.Profile] // nil for one that cannot be read
-	kinds       []Kind                       // with these stores; each may depend on those behind it
+	inputs      []Input                      // with these stores; each may depend on those behind it
 
 	oversized oversized // Services that have more endpoints than are published
 
@@ -222,14 +222,14 @@ func NewReconciler(log logr.Logger, cluster federation.Cluster, options Options)
 // Begin publishes everything that the stores hold, Views by a Writer and facts in their Tables, and marks the cluster
 // as synced. What was published and follows from kinds that could not be listed, although there may be objects, stays
 // until Listed. It is called once; Run must follow.
-func (r *Reconciler) Begin(writer Writer, facts *federation.Facts, unlisted ...Kind) {
+func (r *Reconciler) Begin(writer Writer, facts *federation.Facts, unlisted ...Input) {
 	name := QueueName(string(r.cluster))
 	r.queue = workqueue.NewTypedDelayingQueueWithConfig(workqueue.TypedDelayingQueueConfig[objectRef]{Name: name})
 	r.writer = writer
 	r.enqueues.Store(true)
 	r.beginTerms(facts, unlisted)
 
-	for _, kind := range slices.Backward(r.kinds) { // each may depend on those behind it
+	for _, kind := range slices.Backward(r.inputs) { // each may depend on those behind it
 		for _, k := range kind.keys() {
 			if kind.of == kindService {
 				r.publishService(k)
@@ -261,7 +261,7 @@ func (r *Reconciler) reconcileObject(ref objectRef) {
 	switch ref.kind {
 	case kindNode:
 		r.reconcileNode(ref.key)
-	case kindProfile:
+	case typeProfile:
 		r.reconcileProfile(ref.key)
 	case kindReplicaSet, kindJob:
 		r.reconcileOwner(ref)

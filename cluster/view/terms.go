@@ -49,7 +49,7 @@ type term struct {
 }
 
 // beginTerms begins a term of each Table. It precedes what is read.
-func (r *Reconciler) beginTerms(published *federation.Facts, unlisted []Kind) {
+func (r *Reconciler) beginTerms(published *federation.Facts, unlisted []Input) {
 	for _, k := range unlisted {
 		r.unlisted[k.of] = true
 	}
@@ -70,7 +70,7 @@ func (r *Reconciler) beginTerms(published *federation.Facts, unlisted []Kind) {
 		writers.profiles = published.Profiles.NewWriter(r.cluster)
 		writers.terms = append(writers.terms,
 			term{[]objectKind{kindNode}, writers.nodes.MarkSynced},
-			term{[]objectKind{kindProfile}, writers.profiles.MarkSynced},
+			term{[]objectKind{typeProfile}, writers.profiles.MarkSynced},
 			term{[]objectKind{kindService, kindPod, kindExternal}, writers.addresses.MarkSynced},
 		)
 	}
@@ -120,10 +120,10 @@ func endTerm[V comparable](r *Reconciler, of objectKind, table *facts.Writer[fed
 }
 
 // Listed ends what Begin has kept for a kind, which is listed by now, or known to be absent.
-func (r *Reconciler) Listed(k Kind) { r.queue.Add(objectRef{kindListed, key{Name: k.Name}}) }
+func (r *Reconciler) Listed(k Input) { r.queue.Add(objectRef{kindListed, key{Name: k.Name}}) }
 
 func (r *Reconciler) reconcileListed(name string) {
-	at := slices.IndexFunc(r.kinds, func(k Kind) bool { return k.Name == name })
-	delete(r.unlisted, r.kinds[at].of)
+	at := slices.IndexFunc(r.inputs, func(k Input) bool { return k.Name == name })
+	delete(r.unlisted, r.inputs[at].of)
 	r.endTerms()
 }

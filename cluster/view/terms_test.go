@@ -49,8 +49,8 @@ func TestUnlistedKinds(t *testing.T) {
 			return strings.Join(slices.Sorted(maps.Keys(known)), " ")
 		}
 		r := NewReconciler(logr.Discard(), "c", Options{Local: true})
-		kind := func(of objectKind) Kind {
-			return r.Kinds()[slices.IndexFunc(r.Kinds(), func(k Kind) bool { return k.of == of })]
+		kind := func(of objectKind) Input {
+			return r.Inputs()[slices.IndexFunc(r.Inputs(), func(k Input) bool { return k.of == of })]
 		}
 		r.Begin(store.NewWriter("c"), &store.Facts, kind(kindNode), kind(kindExternal), kind(kindServer))
 		ctx, cancel := context.WithCancel(t.Context())
@@ -61,7 +61,7 @@ func TestUnlistedKinds(t *testing.T) {
 			listed objectKind
 			want   string
 		}{
-			{kindProfile, "address external node server"}, // it was listed from the beginning
+			{typeProfile, "address external node server"}, // it was listed from the beginning
 			{kindNode, "address external server"},
 			{kindServer, "address external"},
 			{kindExternal, ""},

@@ -205,7 +205,7 @@ func TestOwner(t *testing.T) {
 
 // world is what an API server holds, in the stores of a Reconciler.
 type world struct {
-	kinds map[string]Kind
+	kinds map[string]Input
 	log   map[string]any // the newest object by kind and key
 }
 
@@ -221,8 +221,8 @@ func (w *world) drop(kind string, o metav1.Object) {
 }
 
 func newWorld(r *Reconciler) *world {
-	w := &world{kinds: map[string]Kind{}, log: map[string]any{}}
-	for _, k := range r.Kinds() {
+	w := &world{kinds: map[string]Input{}, log: map[string]any{}}
+	for _, k := range r.Inputs() {
 		w.kinds[k.Name] = k
 	}
 	return w

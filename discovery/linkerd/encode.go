@@ -205,7 +205,7 @@ func removes(addrs []netip.AddrPort) []*serving.Frame {
 
 // pack fills messages with addresses and a tail each, and leaves out what is larger than a message may be.
 func pack[A any](
-	kind serving.Kind, addrs []A, tail []byte, size func(*A) int, put func(*A, []byte) []byte,
+	kind serving.MessageType, addrs []A, tail []byte, size func(*A) int, put func(*A, []byte) []byte,
 ) (frames []*serving.Frame, leftOut int) {
 	field := protowire.Number(updateAdd)
 	if kind == discovery.Remove {

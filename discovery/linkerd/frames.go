@@ -8,8 +8,8 @@ import (
 	"github.com/fingerpost/fingerpost/serving"
 )
 
-// kindProfile is the kind of a message of GetProfile.
-const kindProfile serving.Kind = "profile"
+// typeProfile is the type of a message of GetProfile.
+const typeProfile serving.MessageType = "profile"
 
 // Frames that are the same for every client.
 var (
@@ -18,7 +18,7 @@ var (
 	absentFrame    = noEndpoints(false)
 
 	// undeclaredFrame is for a port that its Service does not declare: the client falls back to the policy.
-	undeclaredFrame = constant(kindProfile, &pb.DestinationProfile{})
+	undeclaredFrame = constant(typeProfile, &pb.DestinationProfile{})
 )
 
 func noEndpoints(exists bool) *serving.Frame {
@@ -26,7 +26,7 @@ func noEndpoints(exists bool) *serving.Frame {
 	return constant(discovery.NoEntries, &pb.Update{Update: &pb.Update_NoEndpoints{NoEndpoints: none}})
 }
 
-func constant(kind serving.Kind, m proto.Message) *serving.Frame {
+func constant(kind serving.MessageType, m proto.Message) *serving.Frame {
 	b, err := marshal(m)
 	if err != nil {
 		panic("BUG: a constant that cannot be encoded: " + err.Error())

@@ -380,7 +380,7 @@ func (s *Server) profile(m *pb.DestinationProfile) (f *serving.Frame, valid bool
 		s.LeaveOut()
 		return undeclaredFrame, false
 	}
-	return serving.NewFrame(kindProfile, b, 0, 0), true
+	return serving.NewFrame(typeProfile, b, 0, 0), true
 }
 
 func reference(group, kind, namespace, name string, port uint16) *metapb.Metadata {

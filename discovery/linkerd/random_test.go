@@ -77,8 +77,8 @@ func askAtRandom(t *testing.T, source *rand.PCG, mode string, n int) {
 	east.MarkSynced()
 	store.MarkClustersListed()
 	r := view.NewReconciler(logr.Discard(), home, view.Options{Local: true, Endpoints: mode == "endpoints"})
-	w := world{dice: dice, kinds: map[string]view.Kind{}, east: east}
-	for _, k := range r.Kinds() {
+	w := world{dice: dice, kinds: map[string]view.Input{}, east: east}
+	for _, k := range r.Inputs() {
 		w.kinds[k.Name] = k
 	}
 	for range 300 {
@@ -165,7 +165,7 @@ func (w world) ask(t *testing.T, conn *grpc.ClientConn, n int, answers map[strin
 			case e.End != nil:
 				answer = e.End.Code().String()
 			case e.Message != nil:
-				answer = string(e.Message.Kind)
+				answer = string(e.Message.Type)
 			}
 			first[i].CompareAndSwap(nil, &answer)
 		})
@@ -259,7 +259,7 @@ func of[T any](d dice, all ...T) T { return all[d.IntN(len(all))] }
 // another cluster claims.
 type world struct {
 	dice
-	kinds map[string]view.Kind
+	kinds map[string]view.Input
 	east  *federation.ClusterWriter
 }
 

@@ -23,7 +23,7 @@ type Server struct {
 
 // NewServer returns a Server of what store holds, whose streams are opened on another one.
 func NewServer(log logr.Logger, on *serving.Server, store *federation.Store, config Config) *Server {
-	on.AddKinds(kindProfile)
+	on.AddTypes(typeProfile)
 	return &Server{
 		log: log, config: config, Engine: discovery.NewEngine(on, store, config.Config),
 		followers: newProfileFollowers(store.Profiles.In(config.Cluster)),

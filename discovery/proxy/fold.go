@@ -11,20 +11,20 @@ import (
 	netpb "github.com/linkerd/linkerd2-proxy-api/go/net"
 )
 
-// Kind is the kind of a message.
-type Kind string
+// A MessageType is what a message does.
+type MessageType string
 
-// The kinds of message.
+// The types of message.
 const (
-	Add         Kind = "add"
-	Remove      Kind = "remove"
-	NoEndpoints Kind = "no-endpoints"
-	Heartbeat   Kind = "heartbeat"
+	Add         MessageType = "add"
+	Remove      MessageType = "remove"
+	NoEndpoints MessageType = "no-endpoints"
+	Heartbeat   MessageType = "heartbeat"
 )
 
 // A Message is one Update as a proxy understands it.
 type Message struct {
-	Kind      Kind
+	Type      MessageType
 	Reset     bool              // an Add that replaces everything
 	Added     []Address         // of an Add, sorted
 	Removed   []netip.AddrPort  // of a Remove, sorted
@@ -68,17 +68,17 @@ func (f *Fold) Apply(u *pb.Update) (Message, error) {
 		return f.remove(u.GetRemove())
 	case u.GetNoEndpoints() != nil:
 		f.addresses, f.fed = nil, true
-		return Message{Kind: NoEndpoints, Exists: u.GetNoEndpoints().GetExists()}, nil
+		return Message{Type: NoEndpoints, Exists: u.GetNoEndpoints().GetExists()}, nil
 	default:
-		return Message{Kind: Heartbeat}, nil
+		return Message{Type: Heartbeat}, nil
 	}
 }
 
 func (f *Fold) add(set *pb.WeightedAddrSet) (Message, error) {
 	if len(set.GetAddrs()) == 0 {
-		return Message{Kind: Heartbeat}, nil
+		return Message{Type: Heartbeat}, nil
 	}
-	message := Message{Kind: Add, Reset: !f.fed, SetLabels: set.GetMetricLabels()}
+	message := Message{Type: Add, Reset: !f.fed, SetLabels: set.GetMetricLabels()}
 	if !f.fed {
 		f.addresses, f.fed = nil, true
 	}
@@ -101,7 +101,7 @@ func (f *Fold) add(set *pb.WeightedAddrSet) (Message, error) {
 }
 
 func (f *Fold) remove(set *pb.AddrSet) (Message, error) {
-	message := Message{Kind: Remove}
+	message := Message{Type: Remove}
 	var violation error
 	if !f.fed {
 		violation = fmt.Errorf("a Remove before the first Add of the stream")

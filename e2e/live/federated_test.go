@@ -23,7 +23,7 @@ func TestFederatedStream(t *testing.T) {
 
 	s := w.watch(mesh.Federated)
 	w.holds(s, 3*time.Second, "the union", map[*mesh.Site]int{w.Local: 2, west: 2, north: 2})
-	if events, _ := s.Events(); len(events) != 1 || events[0].Message.Kind != proxy.Add {
+	if events, _ := s.Events(); len(events) != 1 || events[0].Message.Type != proxy.Add {
 		t.Fatalf("the first answer must be one Add:\n%s", s.Transcript(0))
 	}
 

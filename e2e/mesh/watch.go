@@ -53,7 +53,7 @@ func (w *Watch) remember(e proxy.Event) {
 	if e.Message != nil {
 		next.messages++
 	}
-	if e.Message == nil || e.Message.Kind != proxy.Heartbeat {
+	if e.Message == nil || e.Message.Type != proxy.Heartbeat {
 		next.events = append(slices.Clip(next.events), e)
 	}
 	w.seen.Store(next)
@@ -124,7 +124,7 @@ func Line(e proxy.Event) string {
 	if e.End != nil {
 		return fmt.Sprintf("%s end %s %s", at, e.End.Code(), e.End.Message())
 	}
-	switch m := e.Message; m.Kind {
+	switch m := e.Message; m.Type {
 	case proxy.Add:
 		var all []string
 		for _, a := range m.Added {
@@ -140,7 +140,7 @@ func Line(e proxy.Event) string {
 	case proxy.NoEndpoints:
 		return fmt.Sprintf("%s no endpoints (the service exists: %t)", at, m.Exists)
 	default:
-		return fmt.Sprintf("%s %s", at, m.Kind)
+		return fmt.Sprintf("%s %s", at, m.Type)
 	}
 }
 

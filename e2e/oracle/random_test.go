@@ -402,7 +402,7 @@ func (x *run) reopen(s *stream) {
 	s.mu.Unlock()
 	observe := func(e proxy.Event) {
 		s.mu.Lock()
-		if e.Message != nil && e.Message.Kind != proxy.Heartbeat || e.Profile != nil {
+		if e.Message != nil && e.Message.Type != proxy.Heartbeat || e.Profile != nil {
 			s.served = true
 		}
 		if e.End != nil {

@@ -78,7 +78,7 @@ func (s *stream) observe(e proxy.Event, check func(*stream)) {
 		return
 	}
 	s.notFound = false
-	switch m := e.Message; m.Kind {
+	switch m := e.Message; m.Type {
 	case proxy.Heartbeat:
 		s.mu.Unlock()
 		return
@@ -97,7 +97,7 @@ func (s *stream) observe(e proxy.Event, check func(*stream)) {
 		}
 	}
 	s.fed = true
-	s.last = fmt.Sprintf("%s (first of the stream: %t, %d added, %d removed)", e.Message.Kind, e.Message.Reset,
+	s.last = fmt.Sprintf("%s (first of the stream: %t, %d added, %d removed)", e.Message.Type, e.Message.Reset,
 		len(e.Message.Added), len(e.Message.Removed))
 	s.mu.Unlock()
 	check(s)

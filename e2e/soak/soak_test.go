@@ -209,12 +209,12 @@ func TestStream(t *testing.T) {
 		message proxy.Message
 		want    map[netip.AddrPort]bool
 	}{
-		{proxy.Message{Kind: proxy.Add, Reset: true, Added: []proxy.Address{at(a)}}, addrs(a)},
-		{proxy.Message{Kind: proxy.Heartbeat}, addrs(a)},
-		{proxy.Message{Kind: proxy.Add, Added: []proxy.Address{at(b)}}, addrs(a, b)},
-		{proxy.Message{Kind: proxy.Remove, Removed: []netip.AddrPort{at(a).Addr}}, addrs(b)},
-		{proxy.Message{Kind: proxy.Add, Reset: true, Added: []proxy.Address{at(a)}}, addrs(a)},
-		{proxy.Message{Kind: proxy.NoEndpoints}, addrs()},
+		{proxy.Message{Type: proxy.Add, Reset: true, Added: []proxy.Address{at(a)}}, addrs(a)},
+		{proxy.Message{Type: proxy.Heartbeat}, addrs(a)},
+		{proxy.Message{Type: proxy.Add, Added: []proxy.Address{at(b)}}, addrs(a, b)},
+		{proxy.Message{Type: proxy.Remove, Removed: []netip.AddrPort{at(a).Addr}}, addrs(b)},
+		{proxy.Message{Type: proxy.Add, Reset: true, Added: []proxy.Address{at(a)}}, addrs(a)},
+		{proxy.Message{Type: proxy.NoEndpoints}, addrs()},
 	} {
 		s.observe(proxy.Event{Message: &test.message}, func(*stream) { checked++ })
 		if d := s.differs(test.want, false); d != "" {

@@ -22,7 +22,7 @@ type versions struct {
 	server *serving.Server
 }
 
-const line serving.Kind = "line"
+const line serving.MessageType = "line"
 
 // level is what a line depends on: streams of equal levels share its bytes.
 type level struct{ program, text string }
@@ -74,7 +74,7 @@ func Example() {
 		store.AddCluster(c, federation.Expectation{})
 	}
 	server := serving.NewServer(logr.Discard(), serving.DefaultConfig())
-	server.AddKinds(line)
+	server.AddTypes(line)
 
 	ctx, cancel := context.WithCancel(context.Background())
 	lines := make(chan string)

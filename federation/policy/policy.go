@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// A Cluster is the policy that is in force for one cluster, whatever the Service. The zero Cluster is no policy.
-type Cluster struct {
+// A ForCluster is the policy that is in force for one cluster, whatever the Service. The zero ForCluster is no policy.
+type ForCluster struct {
 	WhenStale WhenStale // Unset is Keep
 	Drained   uint8     // percent of its traffic that is taken away, from 0 to 100
 	Region    string    // that the cluster is in; empty if it is not known

@@ -47,7 +47,7 @@ type Member struct {
 	Home    bool // it is the cluster whose Service it is
 	Near    bool // it is of that one's region
 	Stale   bool
-	Policy  Cluster
+	Policy  ForCluster
 	Ready   int // endpoints
 	All     int // those, and the ones that are not ready and not terminating
 }

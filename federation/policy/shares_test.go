@@ -45,7 +45,7 @@ func drawMembers(t *rapid.T) (members []Member) {
 		m := Member{
 			Cluster: name, Home: name == "local", Near: rapid.Bool().Draw(t, "near"),
 			Stale: rapid.Float64().Draw(t, "stale") < .2, Ready: rapid.IntRange(0, most).Draw(t, "ready"),
-			Policy: Cluster{
+			Policy: ForCluster{
 				WhenStale: rapid.SampledFrom([]WhenStale{Unset, Keep, Last, Drop}).Draw(t, "when"),
 				Drained:   rapid.SampledFrom([]uint8{0, 0, 0, 5, 50, 95, 100}).Draw(t, "drained"),
 			},
@@ -253,7 +253,7 @@ func TestSharesWithoutPolicy(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		members := drawMembers(t)
 		for i := range members {
-			members[i].Policy = Cluster{}
+			members[i].Policy = ForCluster{}
 		}
 		for _, s := range []*Service{nil, {}} {
 			if !s.None() || slices.ContainsFunc(members, func(m Member) bool { return m.IsForced() }) {

@@ -27,7 +27,7 @@ func (s *scenario) lines(name string, e proxy.Event) []string {
 	if e.Profile != nil {
 		return s.profiled(name, e.Profile)
 	}
-	switch m := e.Message; m.Kind {
+	switch m := e.Message; m.Type {
 	case proxy.Add:
 		return s.added(name, m)
 	case proxy.Remove:

@@ -198,7 +198,7 @@ func (w *watch) event(stream string, e proxy.Event, facts []fact) {
 		}
 	}
 	for addr := range held {
-		if e.Message.Kind == proxy.NoEndpoints || e.Message.Reset && !now[addr] {
+		if e.Message.Type == proxy.NoEndpoints || e.Message.Reset && !now[addr] {
 			add(addr, true)
 			delete(held, addr)
 		}
@@ -207,7 +207,7 @@ func (w *watch) event(stream string, e proxy.Event, facts []fact) {
 		add(addr, true)
 		delete(held, addr)
 	}
-	if e.Message.Kind == proxy.NoEndpoints || had > 0 && len(held) == 0 {
+	if e.Message.Type == proxy.NoEndpoints || had > 0 && len(held) == 0 {
 		w.changes = append(w.changes, change{e.At, stream, netip.AddrPort{}, true, first, true})
 	}
 }

@@ -200,7 +200,7 @@ func TestInterrupt(t *testing.T) {
 func TestCheckOfAClusterThatGoes(t *testing.T) {
 	r := newRunner(0, time.Second)
 	known := &knownReplicas{pages: []cli.Response[debug.ClustersPage]{{Page: debug.ClustersPage{
-		Clusters: []debug.Cluster{{Status: cluster.Status{Name: "west"}}, {Status: cluster.Status{Name: "south"}}},
+		Clusters: []debug.ClusterEntry{{Status: cluster.Status{Name: "west"}}, {Status: cluster.Status{Name: "south"}}},
 	}}}}
 	checks := append(known.clusterChecks(), known.writerChecks()...)
 	known.pages = nil

@@ -39,10 +39,10 @@ func (k *knownReplicas) refresh(ctx context.Context) {
 }
 
 // A clusterReport is what one of them reports of a cluster.
-type clusterReport = cli.Response[debug.Cluster]
+type clusterReport = cli.Response[debug.ClusterEntry]
 
 // clusters returns what each of them reports of the clusters that match.
-func (k *knownReplicas) clusters(match func(debug.Cluster) bool) (all []clusterReport) {
+func (k *knownReplicas) clusters(match func(debug.ClusterEntry) bool) (all []clusterReport) {
 	for _, page := range k.pages {
 		for _, c := range page.Page.Clusters {
 			if match(c) {
@@ -55,7 +55,7 @@ func (k *knownReplicas) clusters(match func(debug.Cluster) bool) (all []clusterR
 
 // local returns what each of them reports of the local cluster.
 func (k *knownReplicas) local() []clusterReport {
-	return k.clusters(func(c debug.Cluster) bool { return c.Local })
+	return k.clusters(func(c debug.ClusterEntry) bool { return c.Local })
 }
 
 // leaseUse returns what they report of a Lease in the local cluster.
@@ -282,7 +282,7 @@ func (k *knownReplicas) checkWriting(name string) func(context.Context) error {
 			return p.Cluster == name && p.Severity != problem.Information &&
 				(p.Class == problem.ReadOnly || p.Class == problem.Incomplete)
 		}, replicaText)
-		writes := func(c debug.Cluster) bool {
+		writes := func(c debug.ClusterEntry) bool {
 			return c.Name == name && c.State == federation.Live &&
 				(c.Writing.State == cluster.Holding || c.Writing.State == cluster.Standby)
 		}

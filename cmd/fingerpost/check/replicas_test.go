@@ -175,7 +175,7 @@ func (w *checkWorld) lines(t *testing.T, kubeconfig string) (lines []string) {
 
 // Each fault is reported where it is, in any replica, and nothing else is.
 func TestChecks(t *testing.T) {
-	west := func(p *debug.ClustersPage) *debug.Cluster { return &p.Clusters[1] }
+	west := func(p *debug.ClustersPage) *debug.ClusterEntry { return &p.Clusters[1] }
 	for name, c := range map[string]struct {
 		change func(w *checkWorld)
 		want   []string // prefixes of lines
@@ -388,7 +388,7 @@ func TestChecks(t *testing.T) {
 			w := &checkWorld{api: api, args: []string{"--timeout", "1s"}, digests: make([]debug.DigestsPage, 2)}
 			for range 2 {
 				w.pages = append(w.pages, debug.ClustersPage{
-					Clusters: []debug.Cluster{
+					Clusters: []debug.ClusterEntry{
 						{Status: cluster.Status{Name: "east", Local: true, State: "Live", Synced: true}},
 						{Status: cluster.Status{Name: "west", State: "Live", Synced: true}, Link: "mesh/west"},
 						{Status: cluster.Status{Name: "north", State: "Live", Synced: true}, Link: "mesh/north"},

@@ -27,7 +27,7 @@ type port struct {
 func shopPages() map[string]any {
 	service := func(ports ...port) map[string]any { return map[string]any{"ports": ports} }
 	return map[string]any{
-		"/debug/clusters": debug.ClustersPage{Clusters: []debug.Cluster{
+		"/debug/clusters": debug.ClustersPage{Clusters: []debug.ClusterEntry{
 			{Status: cluster.Status{Name: "west", ClusterDomain: "west.local"}},
 			{Status: cluster.Status{Name: "east", Local: true, ClusterDomain: "shop.local"}},
 		}},

@@ -99,7 +99,7 @@ type replicaClusters struct {
 
 type replicaCluster struct {
 	Replica string `json:"replica"`
-	debug.Cluster
+	debug.ClusterEntry
 }
 
 type replicaLink struct {
@@ -116,9 +116,9 @@ func mergeClusters(responses []Response[debug.ClustersPage], names []string) rep
 	for _, response := range responses {
 		for _, l := range response.Page.Links {
 			l.Cluster = cmp.Or(l.Cluster, l.Name)
-			sameName := func(c debug.Cluster) bool { return c.Name == l.Cluster }
+			sameName := func(c debug.ClusterEntry) bool { return c.Name == l.Cluster }
 			if !slices.ContainsFunc(response.Page.Clusters, sameName) {
-				none := debug.Cluster{Status: cluster.Status{Name: l.Cluster, State: notLinked}}
+				none := debug.ClusterEntry{Status: cluster.Status{Name: l.Cluster, State: notLinked}}
 				response.Page.Clusters = append(slices.Clone(response.Page.Clusters), none)
 			}
 			if wanted(l.Cluster) {

@@ -25,7 +25,7 @@ var noon = time.Date(2026, 8, 1, 12, 0, 0, 0, time.UTC)
 // local cluster, and linked clusters that are read only.
 func fleet(linked int) (all []Response[debug.ClustersPage]) {
 	for _, replica := range []string{"fingerpost-7d9c4b8f5-tvqp9", "fingerpost-7d9c4b8f5-x2x4z"} {
-		local := debug.Cluster{Status: cluster.Status{
+		local := debug.ClusterEntry{Status: cluster.Status{
 			Name: "east", Local: true, State: federation.Live, LastContact: noon.Add(-time.Second), Synced: true,
 			Expires: noon.Add(-time.Hour), // of the token that the process started with
 			Reports: cluster.Reports{Writing: cluster.Writing{State: cluster.Standby}},
@@ -33,10 +33,10 @@ func fleet(linked int) (all []Response[debug.ClustersPage]) {
 		if len(all) == 0 {
 			local.Writing.State = cluster.Holding
 		}
-		page := debug.ClustersPage{Clusters: []debug.Cluster{local}}
+		page := debug.ClustersPage{Clusters: []debug.ClusterEntry{local}}
 		for i := range linked {
 			name := fmt.Sprintf("cluster-%02d", i)
-			page.Clusters = append(page.Clusters, debug.Cluster{Status: cluster.Status{
+			page.Clusters = append(page.Clusters, debug.ClusterEntry{Status: cluster.Status{
 				Name: name, State: federation.Live, LastContact: noon.Add(-2 * time.Second), Synced: true,
 				Since: noon.Add(-time.Hour), Expires: noon.Add(29*24*time.Hour + time.Minute),
 				Reports: cluster.Reports{Writing: cluster.Writing{

@@ -119,7 +119,7 @@ func pick(lines []string, prefix, header string) (picked []string) {
 func TestClustersOfReplicas(t *testing.T) {
 	page := func(state federation.ClusterState) debug.ClustersPage {
 		page := debug.ClustersPage{
-			Clusters: []debug.Cluster{
+			Clusters: []debug.ClusterEntry{
 				{Status: cluster.Status{Name: "east", Local: true, State: "Live", Synced: true}},
 				{Status: cluster.Status{Name: "west", State: state, Synced: true, Contact: errors.New("timeout")}},
 			},
@@ -190,7 +190,7 @@ func TestExplanationsOfReplicas(t *testing.T) {
 	explanation := func(replica, node string, stream uint64, kept ...string) replicaExplanation {
 		x := replicaExplanation{
 			replica,
-			discovery.Explanation{Authority: "web.shop", Client: discovery.Place{Client: serving.Client{Node: node}}},
+			discovery.Explanation{Authority: "web.shop", Client: discovery.Asker{Client: serving.Client{Node: node}}},
 		}
 		if stream > 0 {
 			x.Streams = []discovery.StreamStatus{{ID: stream}}
@@ -282,7 +282,7 @@ func TestExplanationsOfReplicas(t *testing.T) {
 // error of all of them is shown once.
 func TestReplicasThatFail(t *testing.T) {
 	pages := map[string]any{
-		"/debug/clusters": debug.ClustersPage{Clusters: []debug.Cluster{{Status: cluster.Status{Name: "clusters"}}}},
+		"/debug/clusters": debug.ClustersPage{Clusters: []debug.ClusterEntry{{Status: cluster.Status{Name: "clusters"}}}},
 		"/debug/streams": []discovery.StreamStatus{
 			{Pod: "streams"},
 		}, "/debug/explain": discovery.Explanation{Authority: "explain"},
@@ -337,7 +337,7 @@ func TestReplicasWithLongNames(t *testing.T) {
 		}}})
 		clusters = append(
 			clusters,
-			Response[debug.ClustersPage]{replica, debug.ClustersPage{Clusters: []debug.Cluster{{
+			Response[debug.ClustersPage]{replica, debug.ClustersPage{Clusters: []debug.ClusterEntry{{
 				Status: cluster.Status{
 					Name: long(
 						"west",

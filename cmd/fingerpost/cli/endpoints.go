@@ -114,7 +114,7 @@ func (c *replicaConn) printEndpoints(lookup *clusterLookup) error {
 		switch {
 		case e.End != nil:
 			c.observeEnd(e.End)
-		case e.Message.Kind != proxy.Heartbeat:
+		case e.Message.Type != proxy.Heartbeat:
 			received = true
 			quiet.Reset(quietPeriod)
 		}
@@ -184,12 +184,12 @@ func printAddresses(to io.Writer, all []endpointJSON, output string) error {
 
 // changeJSON is one message of --watch -o json.
 type changeJSON struct {
-	At      time.Time      `json:"at"`
-	What    proxy.Kind     `json:"what"`
-	Reset   bool           `json:"reset,omitempty"` // what is added replaces all addresses before
-	Added   []endpointJSON `json:"added,omitempty"`
-	Removed []endpointJSON `json:"removed,omitempty"` // as they were added
-	Exists  *bool          `json:"exists,omitempty"`  // of no-endpoints
+	At      time.Time         `json:"at"`
+	What    proxy.MessageType `json:"what"`
+	Reset   bool              `json:"reset,omitempty"` // what is added replaces all addresses before
+	Added   []endpointJSON    `json:"added,omitempty"`
+	Removed []endpointJSON    `json:"removed,omitempty"` // as they were added
+	Exists  *bool             `json:"exists,omitempty"`  // of no-endpoints
 }
 
 // watchEndpoints prints every message but heartbeats, until the server rejects the request.
@@ -207,7 +207,7 @@ func (c *replicaConn) watchEndpoints(lookup *clusterLookup) error {
 		}
 
 		received = true
-		if event.Message.Kind == proxy.Heartbeat {
+		if event.Message.Type == proxy.Heartbeat {
 			return
 		}
 		change := newChangeJSON(event, added, lookup.describe(ctx, event.Message.Added))
@@ -264,7 +264,7 @@ func printChange(to io.Writer, change changeJSON, resumed bool) {
 // newChangeJSON returns a message with what it adds, and keeps that in added until it is removed.
 func newChangeJSON(event proxy.Event, added map[netip.AddrPort]endpointJSON, list []endpointJSON) changeJSON {
 	message := event.Message
-	change := changeJSON{At: event.At, What: message.Kind, Reset: message.Reset, Added: list}
+	change := changeJSON{At: event.At, What: message.Type, Reset: message.Reset, Added: list}
 	if message.Reset {
 		clear(added)
 	}
@@ -281,7 +281,7 @@ func newChangeJSON(event proxy.Event, added map[netip.AddrPort]endpointJSON, lis
 		delete(added, a)
 	}
 
-	if message.Kind == proxy.NoEndpoints {
+	if message.Type == proxy.NoEndpoints {
 		change.Exists = &message.Exists
 		clear(added)
 	}

@@ -246,7 +246,7 @@ func printExplanation(frame *frame, explanation discovery.Explanation, now time.
 	frame.addTable(table)
 }
 
-func clientText(client discovery.Place) string {
+func clientText(client discovery.Asker) string {
 	text := "a client without context"
 	if client.Pod != "" {
 		text = client.Namespace + "/" + client.Pod

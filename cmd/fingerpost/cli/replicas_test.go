@@ -248,7 +248,7 @@ func TestWatchAfterRollout(t *testing.T) {
 		t,
 		map[string]any{
 			"/debug/clusters": debug.ClustersPage{
-				Clusters: []debug.Cluster{{Status: cluster.Status{Name: "east", State: "Live"}}},
+				Clusters: []debug.ClusterEntry{{Status: cluster.Status{Name: "east", State: "Live"}}},
 			},
 		},
 	)

@@ -13,7 +13,7 @@ import (
 type clientTraffic struct {
 	Replica   string                   `json:"replica"`
 	Authority string                   `json:"authority"`
-	Client    discovery.Place          `json:"client"`
+	Client    discovery.Asker          `json:"client"`
 	Notes     []string                 `json:"notes,omitempty"`
 	Policy    bool                     `json:"policy"`
 	Traffic   []discovery.ClusterShare `json:"traffic"`

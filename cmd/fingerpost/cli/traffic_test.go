@@ -14,7 +14,7 @@ import (
 // The table of traffic has a line for each cluster, and JSON all replicas.
 func TestTraffic(t *testing.T) {
 	page := discovery.Explanation{
-		Authority: "web.shop:80", Client: discovery.Place{Client: serving.Client{Namespace: "shop", Pod: "cart"}},
+		Authority: "web.shop:80", Client: discovery.Asker{Client: serving.Client{Namespace: "shop", Pod: "cart"}},
 		Policy: true,
 		Notes:  []string{"over budget: west"},
 		Traffic: []discovery.ClusterShare{

@@ -39,7 +39,7 @@ func newFleet(clusters, services int) overviewInput {
 				Holders: map[string]string{"fingerpost-1": "fingerpost-6c9f8-zz1ab_abcdefgh"},
 			}
 		}
-		in.clusters.Clusters = append(in.clusters.Clusters, Cluster{Status: status})
+		in.clusters.Clusters = append(in.clusters.Clusters, ClusterEntry{Status: status})
 		for j := range cluster.ProbeSteps {
 			rtt := time.Duration(2+i+(i*j*7919)%17) * time.Millisecond
 			in.probes[name] = append(in.probes[name], cluster.Probe{RTT: rtt})

@@ -16,7 +16,7 @@ import (
 
 // ClustersPage is /debug/clusters.
 type ClustersPage struct {
-	Clusters []Cluster          `json:"clusters"`
+	Clusters []ClusterEntry     `json:"clusters"`
 	Links    []links.LinkStatus `json:"links"`
 
 	// Problems are those of all clusters and Links, and of this process, the worst first. It is nil from versions that
@@ -76,7 +76,7 @@ func (p *ClustersPage) FindProblems(now time.Time) {
 
 // withoutLink returns the clusters that only a labelled Secret links although others have a Link: perhaps the Link was
 // deleted, and the Secret was not. Links that were deleted and whose clusters stay linked are not meant.
-func (p *ClustersPage) withoutLink() (all []Cluster) {
+func (p *ClustersPage) withoutLink() (all []ClusterEntry) {
 	others := false
 	for _, c := range p.Clusters {
 		held := slices.ContainsFunc(p.Links, func(l links.LinkStatus) bool {
@@ -94,8 +94,8 @@ func (p *ClustersPage) withoutLink() (all []Cluster) {
 	return all
 }
 
-// A Cluster is the Status of a cluster with its errors as text, and the health of each kind.
-type Cluster struct {
+// A ClusterEntry is the Status of a cluster with its errors as text, and the health of each kind.
+type ClusterEntry struct {
 	cluster.Status
 	Link        string               `json:"link,omitempty"`        // that links it; "" if only a labelled Secret does
 	Contact     string               `json:"contact,omitempty"`     // why it is out of contact
@@ -106,7 +106,7 @@ type Cluster struct {
 }
 
 // Objects returns how many objects of a resource the cluster has.
-func (c Cluster) Objects(resource string) int {
+func (c ClusterEntry) Objects(resource string) int {
 	for _, k := range c.Kinds {
 		if k.Kind == resource {
 			return k.Objects
@@ -116,12 +116,12 @@ func (c Cluster) Objects(resource string) int {
 }
 
 // newClusters returns all clusters, sorted by name.
-func (s *Sources) newClusters() []Cluster {
+func (s *Sources) newClusters() []ClusterEntry {
 	statuses, _ := s.Registry.Statuses()
-	all := []Cluster{}
+	all := []ClusterEntry{}
 
 	for _, name := range slices.Sorted(maps.Keys(statuses)) {
-		entry := Cluster{Status: statuses[name]}
+		entry := ClusterEntry{Status: statuses[name]}
 		entry.Contact = cluster.ErrorText(entry.Status.Contact)
 		entry.Credentials = cluster.ErrorText(entry.Status.Credentials)
 		kinds, contact := s.Registry.Inspect(name)

@@ -86,7 +86,7 @@ func CountText(n int, thing string) string {
 }
 
 // endText returns when the credentials of a cluster expire; the kubelet rotates those of the local one.
-func endText(c Cluster, now time.Time) string {
+func endText(c ClusterEntry, now time.Time) string {
 	switch {
 	case c.Local || c.Expires.IsZero():
 		return "–"
@@ -444,7 +444,7 @@ func (o *overview) consequence(p problem.Problem) string {
 // foreignHolders returns the Leases that this replica waits for and that a process holds which is none of the Pods of
 // this installation: what they are for is not done. Without a Service of this installation that is not known, and
 // 'fingerpost check' asks the replicas. The Lease that Linkerd's destination controller has as well is left out.
-func foreignHolders(clusters []Cluster, pods map[string]bool) (all []problem.Problem) {
+func foreignHolders(clusters []ClusterEntry, pods map[string]bool) (all []problem.Problem) {
 	if len(pods) == 0 {
 		return nil
 	}
@@ -536,7 +536,7 @@ func (o *overview) addVerdict(problems []problem.Problem) {
 
 // A clusterRow is one line of the table of clusters, and a tile.
 type clusterRow struct {
-	Cluster
+	ClusterEntry
 	Mood            mood
 	Services, Ready int
 	Probes          sparkline
@@ -554,7 +554,7 @@ func (o *overview) addClusters(problems []problem.Problem) {
 	for _, c := range o.clusters.Clusters {
 		views := o.views[federation.Cluster(c.Name)]
 		row := clusterRow{
-			Cluster: c, Mood: moods[c.Name], Services: views.Len(),
+			ClusterEntry: c, Mood: moods[c.Name], Services: views.Len(),
 			Probes: newSparkline(o.probes[c.Name]), Writer: writerText(c.Writing), Ends: endText(c, o.now),
 		}
 		for _, v := range views.All() {

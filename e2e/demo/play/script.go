@@ -140,7 +140,7 @@ func (p *play) received(from, added, removed int) error {
 		}
 		r += len(e.Message.Removed)
 	}
-	if from == 0 && (len(events) != 1 || events[0].Message.Kind != proxy.Add) {
+	if from == 0 && (len(events) != 1 || events[0].Message.Type != proxy.Add) {
 		return fmt.Errorf("the first answer is not one Add:\n%s", stream.Transcript(0))
 	}
 	if a := len(all); a != added || r != removed {

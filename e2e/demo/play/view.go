@@ -110,7 +110,7 @@ func messages(stream *mesh.Watch) (lines []string) {
 	for _, e := range events {
 		colour := dim
 		if e.Message != nil {
-			colour = map[proxy.Kind]string{proxy.Add: green, proxy.Remove: red}[e.Message.Kind]
+			colour = map[proxy.MessageType]string{proxy.Add: green, proxy.Remove: red}[e.Message.Type]
 		}
 		lines = append(lines, "  "+colour+mesh.Line(e))
 	}

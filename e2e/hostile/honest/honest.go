@@ -63,7 +63,7 @@ func (c *Client) Stop() {
 // follow keeps one stream open, which must not lose what it has held.
 func (c *Client) follow(ctx context.Context) {
 	fed := false
-	err := c.get(ctx, func(_ proxy.Kind, held []netip.AddrPort) bool {
+	err := c.get(ctx, func(_ proxy.MessageType, held []netip.AddrPort) bool {
 		c.mu.Lock()
 		c.held = held
 		c.mu.Unlock()
@@ -113,7 +113,7 @@ func (c *Client) lookup(ctx context.Context) (took time.Duration, err error) {
 	began := time.Now()
 	var missing int
 	complete := false
-	err = c.get(ctx, func(kind proxy.Kind, held []netip.AddrPort) bool {
+	err = c.get(ctx, func(kind proxy.MessageType, held []netip.AddrPort) bool {
 		if took == 0 {
 			took = time.Since(began)
 		}
@@ -131,7 +131,7 @@ func (c *Client) lookup(ctx context.Context) (took time.Duration, err error) {
 }
 
 // get opens a stream and passes on what it holds after each message that is no heartbeat, until more returns false.
-func (c *Client) get(ctx context.Context, more func(kind proxy.Kind, held []netip.AddrPort) bool) error {
+func (c *Client) get(ctx context.Context, more func(kind proxy.MessageType, held []netip.AddrPort) bool) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	stream, err := pb.NewDestinationClient(c.conn).Get(ctx, &pb.GetDestination{Scheme: "k8s", Path: c.authority})
@@ -155,7 +155,7 @@ func (c *Client) get(ctx context.Context, more func(kind proxy.Kind, held []neti
 		for _, a := range fold.Addresses() {
 			held = append(held, a.Addr)
 		}
-		if m.Kind != proxy.Heartbeat && !more(m.Kind, held) {
+		if m.Type != proxy.Heartbeat && !more(m.Type, held) {
 			return nil
 		}
 	}

@@ -181,7 +181,7 @@ func TestSharesAgree(t *testing.T) {
 			members = append(members, policy.Member{
 				Cluster: name, Home: name == "local", Near: name == "local" || region != "" && p.Region == region,
 				Stale: p.Stale, Ready: p.Ready, All: p.All,
-				Policy: policy.Cluster{Drained: uint8(100 - p.Drain), WhenStale: whenStale[p.WhenStale]},
+				Policy: policy.ForCluster{Drained: uint8(100 - p.Drain), WhenStale: whenStale[p.WhenStale]},
 			})
 		}
 		of, _ := policy.ServiceOf(annotations)
