@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -18,68 +17,20 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
-	"github.com/fingerpost/fingerpost/e2e/controlplane"
 )
 
 // isolated measures how long a change takes from the API server's answer to its writer until a client has it,
 // where nothing else happens: one endpoint of a linked cluster, and a new Service of the local one.
 func isolated(ctx context.Context, b *bench) (err error) {
 	const rounds, services, remote = 200, 50, "east"
-	if _, err := controlplane.Binaries(ctx, os.Stderr); err != nil {
-		return err
-	}
-	fleets := map[string]*fleet{}
-	clusters := map[string]*controlplane.Cluster{}
-	for _, name := range []string{"local", remote} {
-		c, err := controlplane.Start(ctx, controlplane.Options{Name: "bench-" + name, Light: true})
-		if err != nil {
-			return err
-		}
-		defer func() { err = errors.Join(err, c.Stop()) }()
-		if fleets[name], err = emptyFleet(ctx, c); err != nil {
-			return err
-		}
-		clusters[name] = c
-	}
-	if err := fleets[remote].write(ctx, small, 0); err != nil {
-		return err
-	}
-	local := fleets["local"].client.CoreV1()
-	union := service{name: "union"}
-	if _, err := local.Services(namespace).Create(ctx, &corev1.Service{
-		ObjectMeta: metav1.ObjectMeta{
-			Name:        union.name,
-			Annotations: map[string]string{"multicluster.linkerd.io/remote-discovery": small.name + "@" + remote},
-		},
-		Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Name: "http", Port: 80}}},
-	}, metav1.CreateOptions{}); err != nil {
-		return err
-	}
-	if _, err := local.Secrets(namespace).Create(ctx, &corev1.Secret{
-		ObjectMeta: metav1.ObjectMeta{
-			Name:   "cluster-credentials-" + remote,
-			Labels: map[string]string{"multicluster.linkerd.io/cluster-name": remote},
-			Annotations: map[string]string{
-				"multicluster.linkerd.io/trust-domain":   "cluster.local",
-				"multicluster.linkerd.io/cluster-domain": "cluster.local",
-			},
-		},
-		Type: "mirror.linkerd.io/remote-kubeconfig",
-		Data: map[string][]byte{"kubeconfig": clusters[remote].AdminKubeconfig()},
-	}, metav1.CreateOptions{}); err != nil {
-		return err
-	}
-	s, err := b.serveFrom(ctx, clusters["local"].AdminKubeconfig(), nil, append([]string{
-		"-link-namespace=" + namespace, "-controller-namespace=" + namespace, "-allow-kubeconfig-hosts=127.0.0.0/8",
-	}, unbounded...)...)
+	site, err := b.serveSite(ctx, remote)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, s.Stop()) }()
+	defer func() { err = errors.Join(err, site.stop()) }()
 
 	arrivals := make(chan arrival, 100)
-	c, err := open(ctx, s.Addr, options{streams: 1, path: pathOf(union), received: func(_, _ int, bytes []byte) {
+	c, err := open(ctx, site.server.Addr, options{streams: 1, path: pathOf(standsFor(remote)), received: func(_, _ int, bytes []byte) {
 		arrivals <- arrival{newest(bytes), time.Now()}
 	}})
 	if err != nil {
@@ -91,19 +42,16 @@ func isolated(ctx context.Context, b *bench) (err error) {
 	}
 	quiet := time.NewTicker(150 * time.Millisecond) // far longer than the window in which changes wait for others
 	defer quiet.Stop()
-	if err := live(ctx, s, 1); err != nil {
-		return err
-	}
 	limited, cancel := context.WithTimeout(ctx, 5*time.Minute)
 	defer cancel()
-	plain, err := fleets[remote].watch(limited)
+	plain, err := site.fleets[remote].watch(limited)
 	if err != nil {
 		return err
 	}
 	var took, alone []time.Duration
 	for round := range rounds + 1 {
 		<-quiet.C
-		version, err := fleets[remote].change(ctx, small, 1)
+		version, err := site.fleets[remote].change(ctx, small, 1)
 		if err != nil {
 			return err
 		}
@@ -132,7 +80,7 @@ func isolated(ctx context.Context, b *bench) (err error) {
 	b.table.add("an isolated change of one endpoint of a linked cluster, API server to client",
 		"p50 2 ms, p99 10 ms", "%s", spread(took))
 	b.table.add("  the same change on a watch without a server between", "", "%s", spread(alone))
-	return b.newServices(ctx, fleets["local"], s.Addr, services, quiet)
+	return b.newServices(ctx, site.fleets[localCluster], site.server.Addr, services, quiet)
 }
 
 // arrival is when a version of an object has come.
@@ -188,7 +136,7 @@ func (b *bench) newServices(ctx context.Context, f *fleet, addr string, services
 		}
 		return err
 	}
-	if err := ask(pathOf(service{name: "union"})); err != nil { // so that the connection is there
+	if err := ask(pathOf(small)); err != nil { // so that the connection is there
 		return err
 	}
 	var took []time.Duration

@@ -72,6 +72,7 @@ var measurements = []measurement{
 	{name: "churn", run: churn},
 	{name: "change", run: changes},
 	{name: "isolated", run: isolated, own: true},
+	{name: "isolated-cpu", run: isolatedCPU, own: true},
 	{name: "admission", run: admission},
 	{name: "external-workloads", run: workloads},
 	{name: "clusters", run: clusters, own: true},
