@@ -118,20 +118,32 @@ func (r *Registry) Start(ctx context.Context) error {
 }
 
 // Apply sets what is wanted of a cluster. It never waits for the network; the Status reports the outcome.
-// An equal Spec changes nothing. A Spec without a name, or with access that names no API server, is an error.
+// An equal Spec causes no work. A Spec without a name, or with access that names no API server, is an error.
 func (r *Registry) Apply(spec Spec) error {
 	if err := spec.validate(); err != nil {
 		return err
 	}
 	r.order.Lock()
 	defer r.order.Unlock()
+	if old, applied := r.Spec(spec.Name); applied && old.equal(spec) {
+		return nil
+	}
+
 	expectation := federation.Expectation{TrustDomain: spec.TrustDomain, Since: time.Now(), Local: spec.Local}
 	r.store.AddCluster(federation.Cluster(spec.Name), expectation)
-	if s, differs := r.applySpec(spec); differs {
-		r.updateTraffic(s, time.Now())
-		r.trafficChanged.Ring() // for what is due next, and for clusters that need others now
-	}
+	r.updateTraffic(r.applySpec(spec), time.Now())
+	r.trafficChanged.Ring() // for what is due next, and for clusters that need others now
 	return nil
+}
+
+// Spec returns what is wanted of a cluster; false for one that was not applied.
+func (r *Registry) Spec(name string) (spec Spec, applied bool) {
+	s := r.supervisor(name)
+	if s == nil {
+		return Spec{}, false
+	}
+	spec, _ = s.spec.Load()
+	return spec, true
 }
 
 // ApplyTraffic sets how traffic to a cluster is limited, and when what was held of it was let go last: Traffic and
@@ -151,8 +163,8 @@ func (r *Registry) ApplyTraffic(name string, asked policy.Link, released string)
 	})
 }
 
-// applySpec sets what is wanted of a cluster, and returns its supervisor, and whether that differs from before.
-func (r *Registry) applySpec(spec Spec) (s *supervisor, differs bool) {
+// applySpec sets what is wanted of a cluster, which differs from before, and returns its supervisor.
+func (r *Registry) applySpec(spec Spec) *supervisor {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 
@@ -164,14 +176,10 @@ func (r *Registry) applySpec(spec Spec) (s *supervisor, differs bool) {
 		if r.ctx != nil {
 			r.startSupervisor(s)
 		}
-		return s, true
+		return s
 	}
 
 	old, _ := s.spec.Load()
-	if old.equal(spec) {
-		return s, false
-	}
-
 	spec.attempt = old.attempt
 	if !old.sameAccess(spec) {
 		spec.attempt++
@@ -182,7 +190,7 @@ func (r *Registry) applySpec(spec Spec) (s *supervisor, differs bool) {
 		})
 	}
 	s.spec.Store(spec)
-	return s, true
+	return s
 }
 
 // startSupervisor needs mu.
