@@ -4,9 +4,13 @@
 //	Link, labelled Secret, Secret of a Link
 //	      |  by cluster name
 //	      '--> resolve (pure) --> cluster.Spec --> Registry.Apply
-//	                                                    |
-//	metrics, debug pages <-- conditionsFor (pure) <-- cluster.Status
-//	                               |
+//	                  |
+//	               outcome    cluster.Status, from the Registry
+//	                  |             |
+//	                  '------.------'
+//	                         |
+//	metrics, debug pages <-- conditionsFor (pure)
+//	                         |
 //	status, Events <-- holder of the local cluster's Lease <-- MirrorStatus, from package mirror
 //
 // A cluster is linked by a Link (multicluster.linkerd.io) and the Secret that it names, or by a labelled

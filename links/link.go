@@ -9,8 +9,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation"
@@ -145,17 +143,8 @@ func (l *Link) after(before *Link) *Link {
 	return &next
 }
 
-// differsInStatusAlone reports whether a Link asks for what it asked for before, and shows no condition of ours that is
-// not among those of its report: once some are shown they are kept up to date.
-func (l *Link) differsInStatusAlone(before *Link, report *linkReport) bool {
-	isNew := func(c metav1.Condition) bool {
-		return slices.Contains(ownConditions, c.Type) && c.Type != Mirrors &&
-			meta.FindStatusCondition(before.status.conditions, c.Type) == nil &&
-			(report == nil || meta.FindStatusCondition(report.conditions, c.Type) == nil)
-	}
-	if slices.ContainsFunc(l.status.conditions, isNew) {
-		return false
-	}
+// differsInStatusAlone reports whether a Link asks for what it asked for before.
+func (l *Link) differsInStatusAlone(before *Link) bool {
 	asked := *l
 	asked.status, asked.resourceVersion = before.status, before.resourceVersion
 	return reflect.DeepEqual(&asked, before)

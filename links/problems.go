@@ -31,7 +31,7 @@ func problemsFor(link *Link, out outcome, status cluster.Status, applied bool, n
 	switch {
 	case link.refusal != "":
 		add(link.refusal, problem.Urgent, link.refused)
-	case out.winner != link:
+	case out.winner.key != link.key:
 		add(conflicting, problem.Urgent, fmt.Sprintf("Link %s links %s already and is older: delete one of the two",
 			out.winner.key, link.clusterName))
 	default:

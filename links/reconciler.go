@@ -3,7 +3,6 @@ package links
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -11,7 +10,6 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/discovery"
@@ -22,7 +20,6 @@ import (
 	"github.com/fingerpost/fingerpost/cluster/api"
 	"github.com/fingerpost/fingerpost/cluster/apply"
 	"github.com/fingerpost/fingerpost/cluster/linkerd"
-	"github.com/fingerpost/fingerpost/cluster/problem"
 	"github.com/fingerpost/fingerpost/federation"
 	"github.com/fingerpost/fingerpost/federation/watch"
 )
@@ -39,14 +36,22 @@ type Options struct {
 
 // A Reconciler applies a Spec for every linked cluster, and reports in the Links what became of it.
 //
-// The key of its Loop is the name of a cluster. A change of a Link, a Secret or a cluster's Status only
-// enqueues the names that it may bear on; reconcile reads everything else from the stores at that moment.
-// So no event carries data, and their order does not matter.
+// These are two streets, each of one way, which share no queue.
+//
+// Links and Secrets lead to Specs. The key of the Loop is the name of a cluster: a change of a Link or a Secret
+// only enqueues the names that it may bear on; reconcile reads everything else from the stores at that moment.
+// So no event carries data, and their order does not matter. No Spec depends on a Status: what cannot be read in
+// a Link stays as in the Spec that was applied last.
+//
+// Statuses lead to conditions. report computes those of one cluster's Links from what was resolved last and
+// from the Status as it is: after each reconcile, and after each change of the Status.
+//
+// A change of one Link is one key of the Loop, and a change of a Status is none.
 //
 // # When all Links are known
 //
 // A cluster that was never applied looks like one that is not linked: it is missing from answers, and
-// writers delete what they wrote for it. "Not listed yet" must not look like that. So three steps come one
+// writers delete what they wrote for it. "Not listed yet" must not look like that. So four steps come one
 // by one:
 //
 //  1. The Loop begins. Links and the labelled Secrets have each been listed, or their listing was refused.
@@ -75,8 +80,9 @@ type Options struct {
 //
 // Four workers reconcile; the Loop never gives one name to two of them. mu guards the maps below it. It is
 // never held while the Registry, an API server or the Loop is called; stores call back without holding
-// their locks. Start returns after the Loop, with its inputs and what runs in its background, and after the
-// goroutines that wg counts: two for each other namespace whose Secrets are watched.
+// their locks. report runs in the goroutine of the change, and reporting has one run at a time. Start returns
+// after the Loop, with its inputs and what runs in its background, and after the goroutines that wg counts: two
+// for each other namespace whose Secrets are watched.
 type Reconciler struct {
 	log      logr.Logger
 	options  Options
@@ -98,6 +104,8 @@ type Reconciler struct {
 	ctx context.Context // set by Start before anything is watched
 	wg  sync.WaitGroup
 
+	reporting sync.Mutex // serializes report; taken before mu
+
 	mu         sync.Mutex        // guards the fields below
 	seenLinks  map[api.Key]*Link // those that exist, and those in deleted
 	deleted    map[api.Key]deletion
@@ -109,9 +117,9 @@ type Reconciler struct {
 	pending    map[string]bool    // names that the running reconcileAll waits for
 	passDone   chan struct{}      // closed when pending becomes empty
 
-	reports          map[string]*linkReport // by the Link's UID
-	statusWriter     *statusWriter          // nil: this replica does not write the status of Links
-	loggedRejections map[string]string      // by cluster name; of labelled Secrets without a Link
+	outcomes     map[string]outcome     // by cluster name; of those with Links, and of what was rejected
+	reports      map[string]*linkReport // by the Link's UID
+	statusWriter *statusWriter          // nil: this replica does not write the status of Links
 }
 
 // NewReconciler returns a Reconciler that reads Links and Secrets over conn. It calls onListed once, after
@@ -121,19 +129,19 @@ func NewReconciler(
 	onListed func(), options Options,
 ) (*Reconciler, error) {
 	reconciler := &Reconciler{
-		log:              log,
-		options:          options,
-		registry:         registry,
-		onListed:         onListed,
-		events:           recorder,
-		conn:             conn,
-		seenLinks:        map[api.Key]*Link{},
-		deleted:          map[api.Key]deletion{},
-		restored:         map[string]cluster.Spec{},
-		everLinked:       map[string]bool{},
-		labelled:         map[api.Key]string{},
-		reports:          map[string]*linkReport{},
-		loggedRejections: map[string]string{},
+		log:        log,
+		options:    options,
+		registry:   registry,
+		onListed:   onListed,
+		events:     recorder,
+		conn:       conn,
+		seenLinks:  map[api.Key]*Link{},
+		deleted:    map[api.Key]deletion{},
+		restored:   map[string]cluster.Spec{},
+		everLinked: map[string]bool{},
+		labelled:   map[api.Key]string{},
+		outcomes:   map[string]outcome{},
+		reports:    map[string]*linkReport{},
 	}
 
 	var err error
@@ -157,7 +165,7 @@ func NewReconciler(
 	reconciler.clusters = apply.NewLoop(log, apply.Config[string]{
 		Reconcile: reconciler.reconcile, Failed: reconciler.logNotApplied, Queue: "links", Workers: 4,
 		Background: []func(context.Context){
-			reconciler.applyLinked, reconciler.enqueueChangedClusters, reconciler.releaseDeleted,
+			reconciler.applyLinked, reconciler.followStatuses, reconciler.releaseDeleted,
 		},
 	})
 
@@ -286,10 +294,10 @@ func (r *Reconciler) linkChanged(key api.Key) {
 	r.seenLinks[key] = now
 	delete(r.deleted, key)
 
-	if had && !wasDeleted && now.differsInStatusAlone(old, r.reports[now.uid]) {
+	if had && !wasDeleted && now.differsInStatusAlone(old) {
 		r.mu.Unlock()
-		r.enqueueStatus(key)
-		return // as after each write of our own: nothing else follows from a status
+		r.report(now.clusterName)
+		return // as after each write of our own: no Spec follows from a status
 	}
 
 	if had && old.uid != now.uid {
@@ -299,97 +307,48 @@ func (r *Reconciler) linkChanged(key api.Key) {
 	r.mu.Unlock()
 
 	r.noteChange()
-	if had {
-		r.clusters.Enqueue(old.clusterName)
-	}
 	if !had || old.refusal != "" {
 		r.deletions.Store(struct{}{}) // some may have waited for this Link
 	}
-	r.clusters.Enqueue(now.clusterName)
-	r.enqueueStatus(key)
+	names := []string{now.clusterName}
+	if had {
+		names = append(names, old.clusterName)
+	}
+	r.enqueue(names...)
 }
 
-func (r *Reconciler) enqueueLinks(concerned func(*Link) bool) {
+// enqueue enqueues cluster names, each of them once.
+func (r *Reconciler) enqueue(names ...string) {
+	slices.Sort(names)
+	r.clusters.Enqueue(slices.Compact(names)...)
+}
+
+// namesOf returns the clusters that some Links name.
+func (r *Reconciler) namesOf(concerned func(*Link) bool) (names []string) {
 	r.mu.Lock()
-	var names []string
+	defer r.mu.Unlock()
 	for _, l := range r.seenLinks {
 		if concerned(l) {
 			names = append(names, l.clusterName)
 		}
 	}
-	r.mu.Unlock()
-	r.clusters.Enqueue(names...)
+	return names
 }
 
-// enqueueChangedClusters enqueues the clusters whose Status has changed.
-func (r *Reconciler) enqueueChangedClusters(ctx context.Context) {
-	var seen map[string]cluster.Status
-	reported := ""
-
-	for {
-		statuses, changed := r.registry.Statuses()
-		if next := leaseProblem(statuses[r.options.ClusterName].Writing); next != reported {
-			reported = next
-			if next != "" {
-				r.log.Info("This replica cannot write the status of Links: it cannot hold the local cluster's "+
-					"Lease. Metrics and debug pages report their conditions", "reason", next)
-			}
-		}
-
-		for name, s := range statuses {
-			if old, known := seen[name]; !known || !old.SameButTimes(s) {
-				r.clusters.Enqueue(name)
-			}
-		}
-		seen = statuses
-		if !watch.WaitClosed(ctx, changed) {
-			return
-		}
-	}
-}
-
-// leaseProblem returns why the Lease cannot be had under which the status of Links is written; empty if it
-// can, or if that is not known yet.
-func leaseProblem(w cluster.Writing) string {
-	isOwn := func(lease string) bool { return lease != linkerd.ExternalWorkloadsLease }
-	if slices.ContainsFunc(w.Wanted, isOwn) {
-		return ""
-	}
-	return w.Problem
-}
-
-// reconcile applies the Spec of one cluster name, and reports the outcome in the Links that name it.
+// reconcile applies the Spec of one cluster name, and has the Links that name it report the outcome.
 func (r *Reconciler) reconcile(_ context.Context, name string) error {
 	in, ready := r.inputsFor(name)
 	if !ready {
 		return nil // the name is enqueued again when the missing listing arrives
 	}
 
-	statuses, _ := r.registry.Statuses()
-	status, applied := statuses[name]
-	in.slices, in.traffic, in.released = status.Slices, status.Traffic.Asked, status.Traffic.Released
-	var out outcome
-
-	if invalidName("", name) == "" {
-		out = resolve(in)
-		if err := r.applyOutcome(name, out, status, applied); err != nil {
-			return err
-		}
-		if out.rejection != nil && len(in.links) == 0 && r.isNewRejection(name, out.rejection) {
-			r.log.Info("A labelled Secret is rejected", "cluster", name,
-				"error", oneLine(out.rejection), "keeping", status.Source)
-		}
+	out := resolve(in)
+	if err := r.applyOutcome(in, out); err != nil {
+		return err
 	}
-
 	r.markReconciled(name)
-	now := time.Now()
-	for _, l := range in.links {
-		problems := problemsFor(l, out, status, applied, now)
-		r.setConditions(l, conditionsFor(l, out, status, problems), own(problems))
-	}
-	if left := status.Expires.Sub(now); applied && left > 0 {
-		return &apply.Retry{After: left, Err: errors.New("the credentials in use expire then")}
-	}
+	r.keepOutcome(name, out)
+	r.report(name)
 	return nil
 }
 
@@ -399,6 +358,7 @@ func (r *Reconciler) inputsFor(name string) (inputs, bool) {
 	in := inputs{
 		name: name, local: r.options.ClusterName, trustDomain: r.options.TrustDomain, hosts: r.options.Hosts,
 	}
+	in.before, in.applied = r.registry.Spec(name)
 	r.mu.Lock()
 	for _, l := range r.seenLinks {
 		if l.clusterName == name {
@@ -428,15 +388,11 @@ func (r *Reconciler) inputsFor(name string) (inputs, bool) {
 // stays as it is; one that was never applied gets a Spec without access, so that its Services count as
 // unknown, if it has a Link, or if another replica has it. One that was restored, and that nothing links,
 // stays until releaseDeleted has decided about it.
-func (r *Reconciler) applyOutcome(name string, out outcome, status cluster.Status, applied bool) error {
-	linked := out.spec != nil
+func (r *Reconciler) applyOutcome(in inputs, out outcome) error {
+	name, linked, applied := in.name, out.spec != nil, in.applied
 	r.mu.Lock()
 	before, restored := r.restored[name]
-	if !linked {
-		delete(r.loggedRejections, name)
-	}
 	r.mu.Unlock()
-
 	if linked {
 		r.addLinked(name)
 	}
@@ -454,42 +410,29 @@ func (r *Reconciler) applyOutcome(name string, out outcome, status cluster.Statu
 	case linked: // as it is
 	case restored && !applied:
 		return r.registry.Apply(before)
-	case !restored && applied && !status.Local:
+	case !restored && applied && !in.before.Local:
 		r.log.Info("Cluster is unlinked", "cluster", name)
 		r.registry.Remove(name)
 	}
 	return nil
 }
 
-// isNewRejection reports whether the rejection of a labelled Secret differs from the one that was logged
-// last.
-func (r *Reconciler) isNewRejection(name string, rejection error) bool {
+// keepOutcome keeps what report goes by, and logs a rejection that no Link can report.
+func (r *Reconciler) keepOutcome(name string, out outcome) {
 	r.mu.Lock()
-	defer r.mu.Unlock()
-	old := r.loggedRejections[name]
-	r.loggedRejections[name] = rejection.Error()
-	return old != rejection.Error()
-}
-
-// setConditions stores the conditions that this replica computed for a Link, and its own Problems, and logs what has
-// changed.
-func (r *Reconciler) setConditions(link *Link, conditions []metav1.Condition, own []problem.Problem) {
-	r.mu.Lock()
-	p := r.reportOf(link.key, link.uid)
-	if p == nil {
-		r.mu.Unlock()
-		return
+	before := r.outcomes[name]
+	r.outcomes[name] = out
+	if len(out.links) == 0 && out.rejection == nil {
+		delete(r.outcomes, name)
 	}
-	before := p.conditions
-	problem.KeepSince(p.own, own, time.Now())
-	p.conditions, p.own = conditions, own
 	r.mu.Unlock()
 
-	for _, c := range changedConditions(before, link.status.conditions, conditions) {
-		r.log.Info("Link: "+c.Type+" is "+string(c.Status),
-			"link", link.key.String(), "cluster", link.clusterName, "reason", c.Reason, "message", c.Message)
+	isLogged := len(before.links) == 0 && cluster.ErrorText(before.rejection) == cluster.ErrorText(out.rejection)
+	if len(out.links) == 0 && out.rejection != nil && !isLogged {
+		statuses, _ := r.registry.Statuses()
+		r.log.Info("A labelled Secret is rejected", "cluster", name,
+			"error", oneLine(out.rejection), "keeping", statuses[name].Source)
 	}
-	r.enqueueStatus(link.key)
 }
 
 // reference returns an object that names the Link, for Events.

@@ -11,18 +11,17 @@ import (
 
 	"github.com/fingerpost/fingerpost/cluster"
 	"github.com/fingerpost/fingerpost/cluster/api"
-	"github.com/fingerpost/fingerpost/federation/policy"
 )
 
 // inputs is everything that the Spec of one cluster name is computed from.
 type inputs struct {
 	name        string
-	local       string      // name of the local cluster
-	slices      bool        // EndpointSlices are written into the cluster so far
-	traffic     policy.Link // as asked for so far
-	released    string      // likewise
-	trustDomain string      // of the local cluster
+	local       string // name of the local cluster
+	trustDomain string // of the local cluster
 	hosts       Hosts
+
+	before  cluster.Spec // as applied so far
+	applied bool         // there is one
 
 	links    []*Link                         // all that name the cluster
 	labelled []*secret                       // in the controller namespace, with the cluster's label
@@ -34,18 +33,19 @@ type outcome struct {
 	// spec is nil if no Link and no labelled Secret names the cluster. Without Access no credentials are usable, and
 	// the Spec that is applied already stays.
 	spec      *cluster.Spec
-	winner    *Link  // the Link that counts; nil if there is none
-	rejection error  // why credentials were rejected
-	domains   string // the domains and where each comes from, for people
+	links     []*Link // all that name the cluster
+	winner    *Link   // the Link that counts; nil if there is none
+	rejection error   // why credentials were rejected
+	domains   string  // the domains and where each comes from, for people
 }
 
 // resolve computes the Spec of one cluster name. A labelled Secret comes first, as it does in Linkerd; the
 // Secret of the winning Link is a second access, unless it holds the same kubeconfig.
 func resolve(in inputs) outcome {
-	var out outcome
 	slices.SortFunc(in.links, compareLinks)
 	slices.SortFunc(in.labelled, func(a, b *secret) int { return compareAge(a.created, b.created, a.key, b.key) })
-	if len(in.links)+len(in.labelled) == 0 {
+	out := outcome{links: in.links}
+	if len(in.links)+len(in.labelled) == 0 || invalidName("", in.name) != "" {
 		return out
 	}
 	if in.name == in.local {
@@ -87,8 +87,8 @@ func resolve(in inputs) outcome {
 		case s != nil:
 			accept(newAccess(s, in.hosts))
 		}
-		spec.Slices = l.slicesEnabled || l.slicesUnclear && in.slices
-		spec.Traffic, spec.Released = l.trafficAfter(in.traffic, in.released)
+		spec.Slices = l.slicesEnabled || l.slicesUnclear && in.before.Slices
+		spec.Traffic, spec.Released = l.trafficAfter(in.before.Traffic, in.before.Released)
 		out.domains = fillDomains(spec, l, in.trustDomain)
 	}
 

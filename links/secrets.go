@@ -3,6 +3,7 @@ package links
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/fields"
@@ -78,11 +79,11 @@ func (r *Reconciler) watchSecrets(name string) *secretNamespace {
 		select {
 		case <-namespace.Synced():
 		case <-namespace.Refused():
-			r.enqueueLinks(isConcerned)
+			r.enqueue(r.namesOf(isConcerned)...)
 		case <-ctx.Done():
 		}
 		if watch.WaitClosed(ctx, namespace.Synced()) { // now it is known which Secrets do not exist
-			r.enqueueLinks(isConcerned)
+			r.enqueue(r.namesOf(isConcerned)...)
 		}
 	})
 
@@ -90,25 +91,24 @@ func (r *Reconciler) watchSecrets(name string) *secretNamespace {
 }
 
 func (r *Reconciler) secretChanged(key api.Key) {
-	r.enqueueLinks(func(l *Link) bool { return l.key.Namespace == key.Namespace && l.secret == key.Name })
-	if key.Namespace != r.options.ControllerNamespace {
-		return
+	names := r.namesOf(func(l *Link) bool { return l.key.Namespace == key.Namespace && l.secret == key.Name })
+	if key.Namespace == r.options.ControllerNamespace {
+		names = append(names, r.labelChanged(key)...)
+		r.publishMembership()
 	}
+	r.enqueue(names...)
+}
 
+// labelChanged takes over which cluster a Secret has in its label, and returns those that it has and had there.
+func (r *Reconciler) labelChanged(key api.Key) []string {
 	s, found := r.controllers.Get(key)
 	r.mu.Lock()
-	old := r.labelled[key]
+	defer r.mu.Unlock()
+	names := []string{r.labelled[key]}
 	delete(r.labelled, key)
 	if found && s.clusterName != "" {
 		r.labelled[key] = s.clusterName
+		names = append(names, s.clusterName)
 	}
-	now := r.labelled[key]
-	r.mu.Unlock()
-
-	r.publishMembership()
-	for _, name := range []string{old, now} {
-		if name != "" {
-			r.clusters.Enqueue(name)
-		}
-	}
+	return slices.DeleteFunc(names, func(name string) bool { return name == "" })
 }

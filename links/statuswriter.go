@@ -12,7 +12,6 @@ import (
 	"github.com/fingerpost/fingerpost/cluster/apply"
 	"github.com/fingerpost/fingerpost/cluster/apply/status"
 	"github.com/fingerpost/fingerpost/cluster/linkerd"
-	"github.com/fingerpost/fingerpost/cluster/problem"
 	"github.com/fingerpost/fingerpost/federation"
 )
 
@@ -30,7 +29,8 @@ const fieldManager = "fingerpost"
 //     are one value each for the API server, so entries of other controllers are read and applied again.
 //   - Unknown is not empty. Before the mirror has handed over its part of a Link in this term, that part
 //     stays as the API has it.
-//   - A write of ours causes no work: the event of it leads to one comparison of that Link (linkChanged).
+//   - A write of ours causes next to no work: after its event the conditions of that Link are computed and compared
+//     once (linkChanged).
 //
 // # Events
 //
@@ -82,14 +82,6 @@ func (r *Reconciler) enqueueStatus(k api.Key) {
 	if w != nil {
 		w.Enqueue(k)
 	}
-}
-
-// A linkReport is what is known about one Link, besides the Link itself.
-type linkReport struct {
-	conditions []metav1.Condition // as this replica computed them; nil: not yet
-	own        []problem.Problem  // of the Link itself, which the conditions report
-	mirror     *MirrorStatus      // as it is written; nil: nothing was handed over in this term
-	recorded   []metav1.Condition // as Events show them; types without an Event in this term are missing
 }
 
 // statusObject returns a Link as a statusWriter needs it.

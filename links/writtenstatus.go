@@ -280,17 +280,6 @@ func (r *Reconciler) ForgetMirrorStatuses() {
 	}
 }
 
-// reportOf returns the report of a Link; nil if that was deleted meanwhile. The caller holds mu.
-func (r *Reconciler) reportOf(link api.Key, uid string) *linkReport {
-	if now := r.seenLinks[link]; now == nil || now.uid != uid {
-		return nil
-	}
-	if r.reports[uid] == nil {
-		r.reports[uid] = &linkReport{}
-	}
-	return r.reports[uid]
-}
-
 // wantedStatus returns what the status of a Link should be.
 func wantedStatus(
 	link *Link, conditions []metav1.Condition, mirror *MirrorStatus, mirrors bool, now metav1.Time,

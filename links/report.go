@@ -1,0 +1,139 @@
+package links
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/fingerpost/fingerpost/cluster"
+	"github.com/fingerpost/fingerpost/cluster/api"
+	"github.com/fingerpost/fingerpost/cluster/linkerd"
+	"github.com/fingerpost/fingerpost/cluster/problem"
+)
+
+// A linkReport is what is known about one Link, besides the Link itself.
+type linkReport struct {
+	conditions []metav1.Condition // as this replica computed them; nil: not yet
+	own        []problem.Problem  // of the Link itself, which the conditions report
+	mirror     *MirrorStatus      // as it is written; nil: nothing was handed over in this term
+	recorded   []metav1.Condition // as Events show them; types without an Event in this term are missing
+}
+
+// reportOf returns the report of a Link; nil if that was deleted meanwhile. The caller holds mu.
+func (r *Reconciler) reportOf(link api.Key, uid string) *linkReport {
+	if now := r.seenLinks[link]; now == nil || now.uid != uid {
+		return nil
+	}
+	if r.reports[uid] == nil {
+		r.reports[uid] = &linkReport{}
+	}
+	return r.reports[uid]
+}
+
+// followStatuses has Links report each change of their cluster's Status, and that its credentials expire, until ctx
+// ends.
+func (r *Reconciler) followStatuses(ctx context.Context) {
+	var seen map[string]cluster.Status
+	var looked time.Time
+	expiry, reported := time.NewTimer(time.Hour), ""
+	defer expiry.Stop()
+
+	for ctx.Err() == nil {
+		statuses, changed := r.registry.Statuses()
+		now, next := time.Now(), time.Time{}
+		reported = r.logLeaseProblem(statuses[r.options.ClusterName].Writing, reported)
+
+		for name, status := range statuses {
+			old, known := seen[name]
+			ends := status.Expires
+			if !known || !old.SameButTimes(status) || ends.After(looked) && !ends.After(now) {
+				r.report(name)
+			}
+			if ends.After(now) && (next.IsZero() || ends.Before(next)) {
+				next = ends
+			}
+		}
+
+		seen, looked = statuses, now
+		expiry.Stop()
+		if !next.IsZero() {
+			expiry.Reset(time.Until(next))
+		}
+
+		select {
+		case <-changed:
+		case <-expiry.C:
+		case <-ctx.Done():
+		}
+	}
+}
+
+// logLeaseProblem logs why the Lease cannot be had under which the status of Links is written, if that differs from
+// what was logged last, and returns it; empty if it can be had, or if that is not known yet.
+func (r *Reconciler) logLeaseProblem(local cluster.Writing, logged string) (now string) {
+	isOwn := func(lease string) bool { return lease != linkerd.ExternalWorkloadsLease }
+	if !slices.ContainsFunc(local.Wanted, isOwn) {
+		now = local.Problem
+	}
+	if now != logged && now != "" {
+		r.log.Info("This replica cannot write the status of Links: it cannot hold the local cluster's "+
+			"Lease. Metrics and debug pages report their conditions", "reason", now)
+	}
+	return now
+}
+
+// report computes the conditions of the Links that name a cluster, from the newest outcome of its name and the newest
+// Status. It is called after either has changed, and after a Link shows another status. Calls follow one another, so
+// the last one has the newest of all.
+func (r *Reconciler) report(name string) {
+	r.reporting.Lock()
+	defer r.reporting.Unlock()
+
+	out, links := r.resolved(name)
+	statuses, _ := r.registry.Statuses()
+	status, applied := statuses[name]
+	now := time.Now()
+	for _, link := range links {
+		problems := problemsFor(link, out, status, applied, now)
+		r.setConditions(link, conditionsFor(link, out, status, problems), own(problems))
+	}
+}
+
+// resolved returns the outcome of a cluster name, and its Links, as they were resolved and with the status that they
+// show now. Those that were deleted since, or name another cluster, are missing.
+func (r *Reconciler) resolved(name string) (out outcome, links []*Link) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	out = r.outcomes[name]
+	for _, l := range out.links {
+		if now := r.seenLinks[l.key]; now != nil && now.uid == l.uid && now.clusterName == name {
+			shown := *l
+			shown.status = now.status
+			links = append(links, &shown)
+		}
+	}
+	return out, links
+}
+
+// setConditions stores the conditions that this replica computed for a Link, and its own Problems, and logs what has
+// changed.
+func (r *Reconciler) setConditions(link *Link, conditions []metav1.Condition, own []problem.Problem) {
+	r.mu.Lock()
+	report := r.reportOf(link.key, link.uid)
+	if report == nil {
+		r.mu.Unlock()
+		return
+	}
+	before := report.conditions
+	problem.KeepSince(report.own, own, time.Now())
+	report.conditions, report.own = conditions, own
+	r.mu.Unlock()
+
+	for _, c := range changedConditions(before, link.status.conditions, conditions) {
+		r.log.Info("Link: "+c.Type+" is "+string(c.Status),
+			"link", link.key.String(), "cluster", link.clusterName, "reason", c.Reason, "message", c.Message)
+	}
+	r.enqueueStatus(link.key)
+}
