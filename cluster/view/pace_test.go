@@ -75,8 +75,10 @@ func published(t *testing.T, start []func(*world), steps []step) (all []publicat
 		cancel()
 		<-done
 		<-done
-		if len(r.windows) > 0 {
-			t.Errorf("%d Services are not quiet after 2 s without a change", len(r.windows))
+		for service, w := range r.windows {
+			if w.isOpen(time.Now()) {
+				t.Errorf("%s is not quiet after 2 s without a change", service)
+			}
 		}
 	})
 	return all

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/go-logr/logr"
 	"k8s.io/client-go/util/workqueue"
@@ -39,7 +40,7 @@ const (
 	kindExternal
 	kindSlice
 	kindService
-	kindWindow // of a Service, which ends now
+	kindWindow // of a Service that has changed in it, and which ends now
 	kindSettle // see Settle
 	kindListed // see Listed; of the kind that is listed
 )
@@ -120,7 +121,10 @@ type Reconciler struct {
 	workloads      map[objectKind]api.ByNamespace[*workloadState] // Pods and ExternalWorkloads
 	translated     api.ByNamespace[*translatedSlice]              // by EndpointSlice
 	slicesOf       api.ByNamespace[[]*translatedSlice]            // Service -> its EndpointSlices, sorted
-	windows        map[key]*window                                // by Service that is not quiet; nil in Begin
+	windows        map[key]*window                                // by Service that may not be quiet; nil in Begin
+	forgotWindows  time.Time                                      // when those of quiet Services were dropped last
+	due            []due                                          // Services to be published, the next one first
+	reconciled     uint64                                         // keys, by Run
 	awaited        map[objectRef]map[key]bool                     // unknown ReplicaSet or Job -> its Pods
 	serviceIPs     map[key][]netip.Addr                           // by Service
 	servicesByIP   map[netip.Addr][]key                           // the reverse, sorted
@@ -254,6 +258,8 @@ func (r *Reconciler) Run(ctx context.Context) {
 		}
 		r.reconcileObject(ref)
 		r.queue.Done(ref)
+		r.reconciled++
+		r.publishDue()
 	}
 }
 

@@ -284,8 +284,9 @@ func TestReconcilerFollows(t *testing.T) {
 	})
 }
 
-// sizes returns how much a Reconciler keeps of each kind of state.
+// sizes returns how much a Reconciler keeps of each kind of state, when another Service changes.
 func sizes(r *Reconciler) map[string]int {
+	r.forgetWindows(time.Now())
 	return map[string]int{
 		"serviceIPs": len(r.serviceIPs), "servicesByIP": len(r.servicesByIP), "replaced": len(r.replaced),
 		"windows": len(r.windows),
