@@ -590,8 +590,8 @@ func (r *Reconciler) translate(translated *translatedSlice, record []*sliceRecor
 
 	translated.service = record[0].service
 	translated.slices = make([]resolvedSlice, 0, len(record))
-	for _, s := range record {
-		translated.slices = append(translated.slices, s.resolveSlice(lookUp))
+	for i, s := range record {
+		translated.slices = append(translated.slices, s.resolveSlice(lookUp, old, i))
 	}
 	r.removeNamedBy(translated, old, translated.slices)
 }
@@ -602,7 +602,8 @@ func (r *Reconciler) mayMove(old, next []resolvedSlice) bool {
 	var kept map[netip.Addr]bool // made only if some address is not where it was
 	for i, s := range old {
 		for j, e := range s.Endpoints {
-			inPlace := addressAt(next, i, j) == e.Addr
+			same := endpointAt(next, i, j)
+			inPlace := same != nil && same.Addr == e.Addr
 			if !e.Ready || e.Workload == nil || inPlace || !r.isAvailable(e.Workload) {
 				continue
 			}
@@ -618,12 +619,12 @@ func (r *Reconciler) mayMove(old, next []resolvedSlice) bool {
 	return false
 }
 
-// addressAt returns the address of an endpoint; the zero Addr if there is none.
-func addressAt(in []resolvedSlice, slice, endpoint int) netip.Addr {
+// endpointAt returns the endpoint at a place; nil if there is none.
+func endpointAt(in []resolvedSlice, slice, endpoint int) *federation.Endpoint {
 	if slice >= len(in) || endpoint >= len(in[slice].Endpoints) {
-		return netip.Addr{}
+		return nil
 	}
-	return in[slice].Endpoints[endpoint].Addr
+	return in[slice].Endpoints[endpoint]
 }
 
 func addressesIn(in []resolvedSlice) map[netip.Addr]bool {
@@ -645,21 +646,42 @@ func (r *Reconciler) isAvailable(w *federation.Workload) bool {
 
 // removeNamedBy records that a slice no longer names the workloads that it named and that are not in next.
 func (r *Reconciler) removeNamedBy(translated *translatedSlice, old, next []resolvedSlice) {
-	names := map[objectRef]bool{}
-	for i := range next {
-		for ref := range next[i].workloads {
-			names[ref] = true
+	named := sync.OnceValue(func() map[objectRef]bool { return workloadsIn(next) })
+	remove := func(ref objectRef) {
+		if w := r.workloads[ref.kind].Get(ref.key); w != nil && !named()[ref] {
+			w.slices = w.slices.withoutSlice(translated)
+			r.forgetUnused(ref, w)
 		}
 	}
 
-	for i := range old {
-		for ref := range old[i].workloads {
-			if w := r.workloads[ref.kind].Get(ref.key); w != nil && !names[ref] {
-				w.slices = w.slices.withoutSlice(translated)
-				r.forgetUnused(ref, w)
+	for i, s := range old {
+		for j, e := range s.Endpoints {
+			same := endpointAt(next, i, j)
+			inPlace := same != nil && same.Workload == e.Workload
+			if e.Workload != nil && !inPlace { // the names are not needed if all are where they were
+				remove(refOf(e.Workload))
 			}
 		}
+		for j := range s.leftOut {
+			remove(s.leftOut[j].workloadRef())
+		}
 	}
+}
+
+// workloadsIn returns what slices name, whether it is known or not.
+func workloadsIn(in []resolvedSlice) map[objectRef]bool {
+	names := map[objectRef]bool{}
+	for _, s := range in {
+		for _, e := range s.Endpoints {
+			if e.Workload != nil {
+				names[refOf(e.Workload)] = true
+			}
+		}
+		for i := range s.leftOut {
+			names[s.leftOut[i].workloadRef()] = true
+		}
+	}
+	return names
 }
 
 // detachSlice removes a slice from a Service, to which it gave what it was translated to.

@@ -49,7 +49,7 @@ func (d *endpointDetails) equal(o *endpointDetails) bool {
 		d.Hostname == o.Hostname && d.Mirror == o.Mirror && slices.Equal(d.Hints, o.Hints)
 }
 
-// shared returns the details of one of the last endpoints, if they are equal.
+// shared returns the details of one of the last endpoints, if they are equal, and else a copy.
 func (d *endpointDetails) shared(with []endpointRecord) *endpointDetails {
 	const few = 16 // more than there are zones
 	for i := len(with) - 1; i >= max(0, len(with)-few); i-- {
@@ -57,7 +57,7 @@ func (d *endpointDetails) shared(with []endpointRecord) *endpointDetails {
 			return with[i].endpointDetails
 		}
 	}
-	return d
+	return new(*d)
 }
 
 // readAgain returns what an endpoint with a workload was made from.
@@ -87,12 +87,19 @@ func (e *endpointRecord) workloadRef() objectRef {
 	return objectRef{e.kind, key{Namespace: e.namespace, Name: e.name}}
 }
 
-// endpoint returns the endpoint with its workload, which runs on a node; nil for a bare address.
-func (e *endpointRecord) endpoint(w *federation.Workload, node federation.Name) *federation.Endpoint {
-	return &federation.Endpoint{
+// endpoint returns the endpoint with its workload, which runs on a node; nil for a bare address. It returns before,
+// which may be nil, if that is the same.
+func (e *endpointRecord) endpoint(
+	w *federation.Workload, node federation.Name, before *federation.Endpoint,
+) *federation.Endpoint {
+	made := federation.Endpoint{
 		Addr: e.addr, Ready: e.ready, Serving: e.serving, Terminating: e.terminating, Copied: e.copied,
 		Node: node, Zone: e.zone, Workload: w, Detail: e.OrNone(),
 	}
+	if before != nil && *before == made {
+		return before
+	}
+	return new(made)
 }
 
 func newSliceRecords(es *discoveryv1.EndpointSlice, local bool, out *omissions) ([]*sliceRecord, bool) {
@@ -197,7 +204,7 @@ func appendEndpoints(
 	to []endpointRecord, namespace string, from *discoveryv1.Endpoint, mirror *federation.Mirror, copied bool,
 	out *omissions,
 ) []endpointRecord {
-	details := &endpointDetails{Detail: federation.Detail{
+	details := endpointDetails{Detail: federation.Detail{
 		Hostname: out.hostname(deref(from.Hostname)), Hints: zoneHints(from.Hints, out), Mirror: mirror,
 	}}
 	record := endpointRecord{
@@ -272,11 +279,12 @@ type leftOut struct {
 	before int // the index of the endpoint that it comes before
 }
 
-// resolveSlice looks up the workloads of a slice.
-func (s *sliceRecord) resolveSlice(lookUp lookUpFunc) resolvedSlice {
+// resolveSlice looks up the workloads of a slice, which is the i-th. Of those before it takes the endpoints over that
+// are the same, and where they were.
+func (s *sliceRecord) resolveSlice(lookUp lookUpFunc, before []resolvedSlice, i int) resolvedSlice {
 	out := newResolvedSlice(s.name, s.ports, len(s.endpoints))
-	for i := range s.endpoints {
-		out.addEndpoint(&s.endpoints[i], lookUp)
+	for j := range s.endpoints {
+		out.addEndpoint(&s.endpoints[j], lookUp, endpointAt(before, i, len(out.Endpoints)))
 	}
 	return out
 }
@@ -287,7 +295,7 @@ func (s *resolvedSlice) resolveAgain(lookUp lookUpFunc) resolvedSlice {
 	left := s.leftOut
 	addLeftOut := func(before int) {
 		for ; len(left) > 0 && left[0].before == before; left = left[1:] {
-			out.addEndpoint(&left[0].endpointRecord, lookUp)
+			out.addEndpoint(&left[0].endpointRecord, lookUp, nil)
 		}
 	}
 
@@ -315,27 +323,14 @@ func newResolvedSlice(name string, ports []federation.Port, n int) resolvedSlice
 	}}
 }
 
-func (s *resolvedSlice) addEndpoint(e *endpointRecord, lookUp lookUpFunc) {
+// addEndpoint adds an endpoint, which may be the same as one before; nil for none.
+func (s *resolvedSlice) addEndpoint(e *endpointRecord, lookUp lookUpFunc, before *federation.Endpoint) {
 	if e.kind == 0 {
-		s.Endpoints = append(s.Endpoints, e.endpoint(nil, federation.Name{}))
+		s.Endpoints = append(s.Endpoints, e.endpoint(nil, federation.Name{}, before))
 	} else if w, node := lookUp(e.workloadRef()); w != nil {
-		s.Endpoints = append(s.Endpoints, e.endpoint(w, node))
+		s.Endpoints = append(s.Endpoints, e.endpoint(w, node, before))
 	} else {
 		s.leftOut = append(s.leftOut, leftOut{*e, len(s.Endpoints)})
-	}
-}
-
-// workloads yields what the endpoints name, whether it is known or not.
-func (s *resolvedSlice) workloads(yield func(objectRef) bool) {
-	for _, e := range s.Endpoints {
-		if e.Workload != nil && !yield(refOf(e.Workload)) {
-			return
-		}
-	}
-	for i := range s.leftOut {
-		if !yield(s.leftOut[i].workloadRef()) {
-			return
-		}
 	}
 }
 
@@ -349,7 +344,7 @@ func Of(cluster federation.Cluster, svc *corev1.Service, all []discoveryv1.Endpo
 		for _, s := range records {
 			slice := &federation.Slice{Name: s.name, Ports: s.ports}
 			for j := range s.endpoints {
-				slice.Endpoints = append(slice.Endpoints, s.endpoints[j].endpoint(nil, federation.Name{}))
+				slice.Endpoints = append(slice.Endpoints, s.endpoints[j].endpoint(nil, federation.Name{}, nil))
 			}
 			view.Slices = append(view.Slices, slice)
 		}

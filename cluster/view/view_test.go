@@ -432,7 +432,7 @@ func FuzzSlice(f *testing.F) {
 		s, _ := newSliceRecords(es, true, &omissions{})
 		out := s[0].resolveSlice(func(objectRef) (*federation.Workload, federation.Name) {
 			return &federation.Workload{}, federation.NameOf("n")
-		})
+		}, nil, 0)
 		for _, p := range out.Ports {
 			if p.Number == 0 {
 				t.Error("a port without a number")
