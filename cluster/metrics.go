@@ -66,6 +66,9 @@ var (
 			"ReadOnly (permissions are missing).", "state")
 	descLease = clusterDesc("fingerpost_lease_holder",
 		"1 for each Lease that this replica holds in a cluster.", "lease")
+	descNotWritten = clusterDesc("fingerpost_objects_not_written",
+		"Objects that this replica has tried again and again to write into the cluster, by what is written of each "+
+			"and why the one that fails for longest was not; no series while all are written.", "what", "reason")
 	descOverBudget = clusterDesc(
 		"fingerpost_cluster_over_budget",
 		"1 if the cluster publishes more than its budget: new objects are refused, or less is held of what it "+
@@ -215,6 +218,9 @@ func (c clusterSamples) sendStatus(status Status) {
 	}
 	for _, lease := range status.Writing.Leases {
 		c.gauge(descLease, 1, lease)
+	}
+	for _, failing := range status.Writing.Failing {
+		c.gauge(descNotWritten, float64(failing.Count), failing.What, string(failing.Reason))
 	}
 }
 

@@ -40,6 +40,7 @@ func (s Status) Problems(kinds []KindStatus, now time.Time) []problem.Problem {
 	found.addTraffic()
 	found.addRefused(kinds)
 	found.addWriting()
+	found.addFailing()
 
 	problem.Sort(found.all)
 	return found.all
@@ -106,14 +107,6 @@ func (s *statusProblems) addSynced() {
 	}
 }
 
-// credentialRemedies are what mends credentials, by why they do not work. What is not here is the cluster's.
-var credentialRemedies = map[api.Reason]string{
-	api.Unauthorized: "put new credentials into the Secret, as 'fingerpost link rotate' prints them",
-	api.Untrusted:    "correct certificate-authority-data in the kubeconfig",
-	api.Malformed:    "name the API server itself in the kubeconfig, not what stands in front of it",
-	api.Forbidden:    "grant what it refuses",
-}
-
 // addCredentials adds that the newest credentials do not work, or were not tried. Where none are in use, or those in
 // use are refused, the state of the cluster has the same reason.
 func (s *statusProblems) addCredentials() {
@@ -137,7 +130,7 @@ func (s *statusProblems) addCredentials() {
 	}
 
 	p := s.add(problem.Credentials, severity, lineOf(failed))
-	p.Reason, p.Remedy = string(reason), credentialRemedies[reason]
+	p.Reason, p.Remedy = string(reason), reason.Remedy()
 	p.Repeats = refused || s.Source == ""
 	switch {
 	case !refused && s.Source != "":
@@ -317,6 +310,31 @@ func (s *statusProblems) addWriting() {
 	}
 	p := s.add(class, severity, cmp.Or(text, "permissions are missing"))
 	p.Affected, p.Repeats = affected, reported && class == problem.Incomplete
+}
+
+// addFailing adds what this replica has tried to write, and could not. What is tried for a minute may pass.
+func (s *statusProblems) addFailing() {
+	for _, failing := range s.Writing.Failing {
+		severity := problem.Warning
+		if s.now.Sub(failing.Since) > patience {
+			severity = problem.Urgent
+		}
+		reported := s.State != federation.Live
+		if reported {
+			severity = problem.Information
+		}
+
+		objects := strings.Join(failing.Objects, ", ")
+		if more := failing.Count - len(failing.Objects); more > 0 {
+			objects += fmt.Sprintf(" and %d more", more)
+		}
+
+		p := s.add(problem.NotWritten, severity,
+			fmt.Sprintf("%s of %s cannot be written: %s", failing.What, objects, failing.Error))
+		p.Reason, p.Since, p.Repeats = string(failing.Reason), failing.Since, reported
+		p.Remedy = failing.Reason.Remedy()
+		p.Affected = "what is there stays as it is, and is tried again"
+	}
 }
 
 // lineOf returns the text of an error, or of joined ones, on one line; empty for none.

@@ -168,18 +168,18 @@ func (r *Registry) applySpec(spec Spec) *supervisor {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 
-	s, known := r.supervisors[spec.Name]
+	applied, known := r.supervisors[spec.Name]
 	if !known {
-		s = newSupervisor(r, spec)
-		r.supervisors[spec.Name] = s
-		r.publishStatuses(func(all map[string]Status) { all[spec.Name] = s.status })
+		applied = newSupervisor(r, spec)
+		r.supervisors[spec.Name] = applied
+		r.publishStatuses(func(all map[string]Status) { all[spec.Name] = applied.status })
 		if r.ctx != nil {
-			r.startSupervisor(s)
+			r.startSupervisor(applied)
 		}
-		return s
+		return applied
 	}
 
-	old, _ := s.spec.Load()
+	old, _ := applied.spec.Load()
 	spec.attempt = old.attempt
 	if !old.sameAccess(spec) {
 		spec.attempt++
@@ -189,8 +189,8 @@ func (r *Registry) applySpec(spec Spec) *supervisor {
 			all[spec.Name] = published
 		})
 	}
-	s.spec.Store(spec)
-	return s
+	applied.spec.Store(spec)
+	return applied
 }
 
 // startSupervisor needs mu.

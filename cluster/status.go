@@ -89,10 +89,26 @@ type Writing struct {
 	Leases  []string     `json:"leases,omitempty"`       // held by this replica, sorted
 	Wanted  []string     `json:"wantedLeases,omitempty"` // held or waited for, sorted; others may have no holder
 	Problem string       `json:"problem,omitempty"`      // what prevents writing all or a part; empty for nothing
+	Failing []Failing    `json:"failing,omitempty"`      // what was tried again and again, and not written
 
 	// Holders are those of the Leases that this replica waits for, by Lease, as they name themselves. Another
 	// replica calls itself by its name, an underscore and random letters.
 	Holders map[string]string `json:"holders,omitempty"`
+}
+
+// Failing is objects of one sort that this replica has tried to write again and again, for one reason or several.
+type Failing struct {
+	What    string     `json:"what"`    // is written of each, such as EndpointSlices
+	Objects []string   `json:"objects"` // those that fail for longest, three at most
+	Count   int        `json:"count"`   // of all
+	Since   time.Time  `json:"since"`   // the first of them
+	Reason  api.Reason `json:"reason"`  // why that one was not written last
+	Error   string     `json:"error"`   // likewise, in the words of what has refused it
+}
+
+func (f Failing) equal(o Failing) bool {
+	return f.What == o.What && slices.Equal(f.Objects, o.Objects) && f.Count == o.Count && f.Since.Equal(o.Since) &&
+		f.Reason == o.Reason && f.Error == o.Error
 }
 
 // Holder returns the replica that holds one of the Leases that this one waits for; empty if it is not known.
@@ -106,7 +122,7 @@ func (w Writing) Holder() string {
 }
 
 func (w Writing) equal(o Writing) bool {
-	return w.State == o.State && w.Problem == o.Problem &&
+	return w.State == o.State && w.Problem == o.Problem && slices.EqualFunc(w.Failing, o.Failing, Failing.equal) &&
 		slices.Equal(w.Leases, o.Leases) && slices.Equal(w.Wanted, o.Wanted) && maps.Equal(w.Holders, o.Holders)
 }
 

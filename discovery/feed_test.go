@@ -56,7 +56,8 @@ func sendSteps(stream *serving.Stream, all []*Feed, now time.Time) error {
 	}
 
 	if len(adds) > 0 {
-		nonce := protowire.AppendVarint(protowire.AppendTag(nil, nonceField, protowire.VarintType), stream.Sent().Messages)
+		nonce := protowire.AppendTag(nil, nonceField, protowire.VarintType)
+		nonce = protowire.AppendVarint(nonce, stream.Sent().Messages)
 		frames = append(frames, serving.Compose(Add, adds, nonce))
 	}
 	if err := stream.Send(frames...); err != nil {

@@ -148,7 +148,7 @@ func (r *replica) lead() {
 	client, err := kubernetes.NewForConfigAndClient(r.reconciler.conn.Config, r.reconciler.conn.HTTPClient)
 	r.fleet.must(err)
 	permissions := apply.NewPermissions(logr.Discard(), client)
-	go func() { ended <- r.reconciler.WriteStatus(term, permissions) }()
+	go func() { ended <- r.reconciler.WriteStatus(term, permissions, nil) }()
 	r.end = func() {
 		cancel()
 		r.fleet.must(<-ended)

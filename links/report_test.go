@@ -52,8 +52,8 @@ func (f *fleet) write(state cluster.WritingState) {
 	f.registry.Report("east", cluster.Writing{State: state, Problem: "grant create on leases"})
 }
 
-// A change of a Link, or of a Secret, has the Spec of each cluster that it names computed once; a change of a Status has
-// none. Either is reported.
+// A change of a Link, or of a Secret, has the Spec of each cluster that it names computed once; a change of a Status
+// has none. Either is reported.
 func TestQueueOfSpecs(t *testing.T) {
 	const soon = time.Hour
 	begin := func(f *fleet) {
@@ -154,8 +154,10 @@ func TestResolvedLinks(t *testing.T) {
 		now  *Link
 		want string
 	}{
-		"the same":            {resolved, "1 "},
-		"another status":      {link("a", 0, func(l *Link) { l.status.Mirrored = make([]ServiceStatus, 1) }), "1 with a Service"},
+		"the same": {resolved, "1 "},
+		"another status": {
+			link("a", 0, func(l *Link) { l.status.Mirrored = make([]ServiceStatus, 1) }), "1 with a Service",
+		},
 		"another spec":        {link("a", 0, func(l *Link) { l.generation = 1 }), "1 "},
 		"deleted":             {nil, "0 "},
 		"created anew":        {link("a", 0, func(l *Link) { l.uid = "anew" }), "0 "},

@@ -44,11 +44,14 @@ const fieldManager = "fingerpost"
 // is the only one to set recorded of its report.
 type statusWriter = status.Writer[writtenStatus]
 
-// WriteStatus writes the status of all Links until term ends, and reviews in permissions what is refused. It is a task
-// of the local cluster's Lease: two calls must not overlap, in all replicas.
-func (r *Reconciler) WriteStatus(term context.Context, permissions *apply.Permissions) error {
+// WriteStatus writes the status of all Links until term ends, reviews in permissions what is refused, and reports
+// failures. It is a task of the local cluster's Lease: two calls must not overlap, in all replicas.
+func (r *Reconciler) WriteStatus(
+	term context.Context, permissions *apply.Permissions, failures *apply.Failures,
+) error {
 	writer := status.NewWriter(r.log, status.Config[writtenStatus]{
-		Manager: fieldManager, Resource: linkerd.Links, Kind: "Link", Client: r.dynamic, Permissions: permissions,
+		Manager: fieldManager, Resource: linkerd.Links, Kind: "Link", Client: r.dynamic,
+		Permissions: permissions, Failures: failures,
 		Keys: r.links.Keys, Object: r.statusObject, Read: readFields, Whole: withOthers,
 		HasStatus: func(ctx context.Context, version string) (bool, error) {
 			return r.isServed(ctx, version, linkerd.Links.Resource+"/status", "patch")

@@ -107,7 +107,7 @@ func TestUndeclaredFields(t *testing.T) {
 			refused: "grant patch on links/status", patches: 1,
 		},
 		"a policy refuses it": {
-			cause:   func(f *fleet) { f.home.Reject("patch", linkKind, "linkerd", true) },
+			cause:   func(f *fleet) { f.home.Reject("patch", linkKind, "linkerd", "exceeded quota") },
 			refused: "although patch on links/status is granted: exceeded quota", patches: 1,
 		},
 		"a webhook drops them": {
@@ -157,7 +157,7 @@ func TestUndeclaredFields(t *testing.T) {
 				}
 
 				f.home.Deny("patch", linkKind, false)
-				f.home.Reject("patch", linkKind, "linkerd", false)
+				f.home.Reject("patch", linkKind, "linkerd", "")
 				f.home.Mutate(linkKind, func(*unstructured.Unstructured) {})
 				f.home.Serve(linkKind, linkerd.LinkVersions...)
 				f.home.Undeclare()

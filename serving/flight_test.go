@@ -259,8 +259,8 @@ func TestComposedMessages(t *testing.T) {
 		t.Fatal(err)
 	}
 	got := &fieldmaskpb.FieldMask{}
-	if err := proto.Unmarshal(marshalled.Materialize(), got); err != nil || !slices.Equal(got.Paths, want) {
-		t.Errorf("the client gets %d paths: %v", len(got.Paths), err)
+	if err := proto.Unmarshal(marshalled.Materialize(), got); err != nil || !slices.Equal(got.GetPaths(), want) {
+		t.Errorf("the client gets %d paths: %v", len(got.GetPaths()), err)
 	}
 	if added, removed := second.Addresses(); added != 1+2+3 || removed != 0+1+2 {
 		t.Errorf("it adds %d and removes %d", added, removed)

@@ -14,8 +14,8 @@ import (
 // MaxFrame bounds a message, in bytes: clients of gRPC decode no more than 4 MiB, unless configured to.
 const MaxFrame = 4<<20 - 64<<10
 
-// A Frame is one encoded message, or a part of one that others have in common with it. Any number of streams may send it
-// at the same time.
+// A Frame is one encoded message, or a part of one that others have in common with it. Any number of streams may send
+// it at the same time.
 type Frame struct {
 	bytes         mem.SliceBuffer
 	parts         []*Frame // that the message consists of if it was composed; bytes is nil then

@@ -468,7 +468,7 @@ func (c *Connection) Close() {
 	}
 }
 
-// A Reason is why a cluster is out of reach.
+// A Reason is why a cluster is out of reach, or why it does not do what it was asked for.
 type Reason string
 
 // The reasons.
@@ -480,6 +480,17 @@ const (
 	Forbidden    Reason = "Forbidden"    // it refuses to list or watch a required kind
 	Malformed    Reason = "Malformed"    // it redirects, compresses, or sends too much at once
 	OverBudget   Reason = "OverBudget"   // it lists many times its budget
+
+	QuotaExceeded   Reason = "QuotaExceeded"   // a ResourceQuota allows no more
+	DeniedByPolicy  Reason = "DeniedByPolicy"  // an admission policy does not allow it
+	DeniedByWebhook Reason = "DeniedByWebhook" // likewise, a webhook
+	WebhookFails    Reason = "WebhookFails"    // one that has to allow it does not answer
+	StorageFails    Reason = "StorageFails"    // what the API server keeps objects in fails
+	Overloaded      Reason = "Overloaded"      // it takes no more requests at present
+	NamespaceEnds   Reason = "NamespaceEnds"   // the namespace is being deleted
+	Conflicting     Reason = "Conflicting"     // others write the same object
+	Invalid         Reason = "Invalid"         // the object is not as it takes it
+	Refused         Reason = "Refused"         // anything else that it has answered
 )
 
 // Credentials reports whether the reason may lie in the credentials; otherwise it is the cluster's.

@@ -2,6 +2,7 @@ package apitest
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/tls"
 	"encoding/base64"
 	"encoding/json"
@@ -75,8 +76,8 @@ type resource struct {
 	terminating bool                             // its CRD is being deleted
 	expired     int                              // the oldest version from which a watch of it may begin
 
-	forbidden     map[string]bool // by verb; "" for all
-	rejected      map[string]bool // by verb and namespace, or none for all
+	forbidden     map[string]bool   // by verb; "" for all
+	rejected      map[string]string // why; by verb and namespace, or none for all
 	failing       failure
 	answer        http.HandlerFunc // what answers instead; nil: the server itself
 	delay         time.Duration    // before each response
@@ -90,7 +91,7 @@ func (s *Server) resource(name string) *resource {
 	if r == nil {
 		r = &resource{
 			objects: map[string]*unstructured.Unstructured{}, requests: map[string]int{},
-			forbidden: map[string]bool{}, rejected: map[string]bool{},
+			forbidden: map[string]bool{}, rejected: map[string]string{},
 		}
 		s.resources[name] = r
 	}
@@ -223,9 +224,10 @@ func (s *Server) Deny(verb, name string, denied bool) {
 }
 
 // Reject answers 403 to requests of one verb about a group resource, in one namespace or, if that is empty, in
-// all, or stops doing so. It is a quota or a webhook: access reviews do not report it.
-func (s *Server) Reject(verb, name, namespace string, rejected bool) {
-	s.withResource(name, func(r *resource) { r.rejected[verb+" "+namespace] = rejected })
+// all, and why as the message; or stops doing so if that is empty. It is a quota, a policy or a webhook: access reviews
+// do not report it.
+func (s *Server) Reject(verb, name, namespace, why string) {
+	s.withResource(name, func(r *resource) { r.rejected[verb+" "+namespace] = why })
 }
 
 // failure is an error that the server answers, and after how many seconds it asks the client to come back;
@@ -698,14 +700,14 @@ func (s *Server) serveResource(w http.ResponseWriter, r *http.Request, req reque
 	s.mu.Lock()
 	of := *s.resource(req.groupResource())
 	forbidden := of.forbidden[""] || of.forbidden[req.verb] || lacks == req.groupResource()
-	rejected := of.rejected[req.verb+" "] || of.rejected[req.verb+" "+req.namespace]
+	rejected := cmp.Or(of.rejected[req.verb+" "], of.rejected[req.verb+" "+req.namespace])
 	serves := slices.Contains(of.versions, req.version)
 	unstreamed := s.withoutStreams && req.options.SendInitialEvents != nil
 	s.mu.Unlock()
 
 	switch {
-	case rejected:
-		writeError(w, http.StatusForbidden, metav1.StatusReasonForbidden, "exceeded quota")
+	case rejected != "":
+		writeError(w, http.StatusForbidden, metav1.StatusReasonForbidden, rejected)
 	case of.answer != nil:
 		of.answer(w, r)
 	case of.failing.code != 0:

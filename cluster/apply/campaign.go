@@ -123,6 +123,7 @@ func (c *Campaign) Engage(ctx context.Context, spec *watch.Value[cluster.Spec], 
 	for _, name := range c.leases {
 		wg.Go(func() { c.campaign(ctx, target, name, spec) })
 	}
+	wg.Go(func() { target.reportFailures(ctx.Done()) })
 }
 
 func (c *Campaign) campaign(ctx context.Context, t *Target, name string, spec *watch.Value[cluster.Spec]) {
@@ -149,8 +150,11 @@ type Target struct {
 	campaign *Campaign
 	identity string // in Leases; unique, because two Targets of one replica overlap while credentials are replaced
 
-	mu     sync.Mutex // guards leases, and problems of candidacies; orders reports: Registry.mu is taken under it
-	leases map[string]leaseState
+	failing *watch.Bell // rung when one of failures has changed
+
+	mu       sync.Mutex // guards all below, and problems of candidacies; orders reports: Registry.mu is taken under it
+	leases   map[string]leaseState
+	failures []*Failures // of the Loops of the terms
 }
 
 // leaseState is what is reported about one Lease.
@@ -165,6 +169,7 @@ func (c *Campaign) newTarget(spec cluster.Spec, conn *api.Connection) (*Target, 
 	target := &Target{
 		Name: spec.Name, Local: spec.Local, Conn: conn, Log: c.log.WithValues("cluster", spec.Name),
 		campaign: c, identity: c.options.Replica + "_" + rand.String(8), leases: map[string]leaseState{},
+		failing: watch.NewBell(),
 	}
 	target.Owners.log = target.Log
 	// The user agent distinguishes replicas in the API server's audit log.
@@ -282,10 +287,21 @@ func (k *candidacy) runWhilePermitted(ctx context.Context, tasks []Task) {
 		case lacksPermission(err):
 			k.report(leaseState{state: cluster.ReadOnly, problem: cluster.ErrorText(err)})
 		default:
-			k.report(leaseState{state: cluster.Standby, problem: cluster.ErrorText(err)})
+			k.report(leaseState{state: k.lastState(), problem: cluster.ErrorText(err)})
 		}
 		retry.wait(ctx, err)
 	}
+}
+
+// lastState returns what is known of a Lease of which nothing new is known: that it cannot be written by, if that was
+// so, or else that it is waited for.
+func (k *candidacy) lastState() cluster.WritingState {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.leases[k.config.Name].state == cluster.ReadOnly {
+		return cluster.ReadOnly
+	}
+	return cluster.Standby
 }
 
 // review returns nil if the Lease can be campaigned for and one of the tasks can run, or why none can.
@@ -590,7 +606,7 @@ func (k *candidacy) report(s leaseState) {
 	k.mu.Lock()
 	before := k.leases[k.config.Name]
 	k.leases[k.config.Name] = s
-	k.campaign.registry.Report(k.Name, writingOf(k.leases))
+	k.publish()
 	k.mu.Unlock()
 	if s.state == cluster.ReadOnly && before != s {
 		k.Log.Info("This cluster is read-only for us: discovery goes on, and nothing is written",

@@ -55,6 +55,9 @@ type Config[K comparable] struct {
 	// row.
 	Failed func(k K, err error, failures int)
 
+	// Failures report the keys that Failed is called for again and again; nil: nothing is reported of them.
+	Failures *Failures
+
 	Store    *federation.Store // of the Snapshots that Follow follows
 	Queue    string            // name of the queue in metrics; none if empty
 	Workers  int               // how many keys are reconciled at once; 1 if zero
@@ -196,6 +199,7 @@ func (l *Loop[K]) Followed() []K {
 func (l *Loop[K]) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	var wg sync.WaitGroup
+	defer l.config.Failures.drop()
 	defer l.unfollowAll()
 	defer wg.Wait()
 	defer cancel(nil)
@@ -298,20 +302,37 @@ func (l *Loop[K]) reconcileNext(ctx context.Context, end context.CancelCauseFunc
 	}
 
 	retry, isRetry := errors.AsType[*Retry](err)
+
 	switch {
 	case err == nil:
-		l.queue.Forget(key)
-		return true
+		l.endFailures(key)
 	case isRetry && retry.After > 0: // it is no failure, and ends a row of them
-		l.queue.Forget(key)
+		l.endFailures(key)
 		l.queue.AddAfter(key, retry.After)
-		return true
-	case !isRetry && l.config.Failed != nil:
-		l.config.Failed(key, err, l.queue.NumRequeues(key)+1)
+	case isRetry:
+		l.queue.AddRateLimited(key)
+	default:
+		l.fail(key, err)
+		l.queue.AddRateLimited(key)
 	}
-
-	l.queue.AddRateLimited(key)
 	return true
+}
+
+// fail reports one more failure of a key.
+func (l *Loop[K]) fail(key K, err error) {
+	inARow := l.queue.NumRequeues(key) + 1
+	l.config.Failures.note(fmt.Sprint(key), err, inARow)
+	if l.config.Failed != nil {
+		l.config.Failed(key, err, inARow)
+	}
+}
+
+// endFailures ends a row of failures of a key.
+func (l *Loop[K]) endFailures(key K) {
+	l.queue.Forget(key)
+	if l.config.Failures.any() {
+		l.config.Failures.forget(fmt.Sprint(key))
+	}
 }
 
 // reconcile returns a panic of Reconcile as an error: an object that makes one key fail ends neither the process nor

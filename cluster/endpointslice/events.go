@@ -40,7 +40,7 @@ func newServiceEvents(to events.EventRecorder) *serviceEvents {
 // nil.
 func (e *serviceEvents) recordChange(service key, old, now *serviceRecord) {
 	if now != nil && now.misread != "" && (old == nil || old.misread != now.misread) {
-		e.warn(now, "Misread", now.misread)
+		warn(e.to, now, "Misread", now.misread)
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -107,11 +107,12 @@ func (e *serviceEvents) warnOfUnknown(svc *serviceRecord) {
 
 	if e.reported[svc.key] != text {
 		e.reported[svc.key] = text
-		e.warn(svc, "PolicyUnknownCluster", text)
+		warn(e.to, svc, "PolicyUnknownCluster", text)
 	}
 }
 
-func (e *serviceEvents) warn(s *serviceRecord, reason, text string) {
+// warn records an Event about a Service.
+func warn(to events.EventRecorder, s *serviceRecord, reason, text string) {
 	service := &corev1.Service{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Service"},
 		ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace, Name: s.Name, UID: s.uid},
@@ -119,5 +120,5 @@ func (e *serviceEvents) warn(s *serviceRecord, reason, text string) {
 	if text = federation.Printable(text); len(text) > maxNote {
 		text = strings.ToValidUTF8(text[:maxNote-3], "") + "..."
 	}
-	e.to.Eventf(service, nil, corev1.EventTypeWarning, reason, "WriteSlices", "%s", text)
+	to.Eventf(service, nil, corev1.EventTypeWarning, reason, "WriteSlices", "%s", text)
 }

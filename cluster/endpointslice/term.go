@@ -120,8 +120,10 @@ func newSliceWriter(
 
 	config := term.loopConfig()
 	config.Needs, config.Permissions = needs, target.Permissions
+	config.Failures = target.Failures("EndpointSlices")
 	config.Background = background
 	term.loop = apply.NewLoop(term.Log, config)
+
 	services := api.Typed(corev1.SchemeGroupVersion, "services", "Service", &corev1.Service{})
 	term.services = api.NewInformer(target.Conn, services, term.reduceService, term.indexService)
 	own := api.Typed(discoveryv1.SchemeGroupVersion, "endpointslices", "EndpointSlice", &discoveryv1.EndpointSlice{})
@@ -176,6 +178,21 @@ func (t *sliceWriter) logSliceFailure(k key, err error, failures int) {
 	t.writer.count(t.writer.metrics.failures, t.Name)
 	t.Log.Info("Writing slices of a Service failed, and is retried",
 		"service", k.String(), "error", err.Error(), "failures", failures)
+	if failures == apply.ReportedAfter {
+		t.warnNotWritten(k, api.CauseOf(err))
+	}
+}
+
+// warnNotWritten records an Event about a Service of the local cluster, whose slices were tried again and again. Those
+// of other clusters are named by what is reported of these.
+func (t *sliceWriter) warnNotWritten(k key, why api.Cause) {
+	t.mu.Lock()
+	svc := t.servicesIn[k.Namespace][k.Name]
+	t.mu.Unlock()
+	if t.Local && t.writer.options.Events != nil && svc != nil {
+		warn(t.writer.options.Events, svc, "SlicesNotWritten", "EndpointSlices cannot be written, so that clients "+
+			"without a proxy may have endpoints of before: "+why.Text)
+	}
 }
 
 func (t *sliceWriter) indexService(k key) {

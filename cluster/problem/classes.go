@@ -34,6 +34,7 @@ const (
 	NotGranted    Class = "NotGranted" // it refuses kinds that nothing depends on
 	ReadOnly      Class = "ReadOnly"
 	Incomplete    Class = "WritesIncomplete"
+	NotWritten    Class = "NotWritten"   // objects, though they were tried
 	SecretAlone   Class = "SecretAlone"  // a labelled Secret links it, and no Link
 	ForeignLease  Class = "ForeignLease" // another process holds a Lease that this installation needs
 )
@@ -92,6 +93,7 @@ const (
 	expire      = "operations.md#fingerpostcredentialsexpire"
 	forbidden   = "operations.md#fingerpostforbidden"
 	noWriter    = "operations.md#fingerpostnowriter"
+	notWritten  = "operations.md#fingerpostwritesfail"
 	budget      = "operations.md#bounds-of-clusters"
 	questions   = "operations.md#questions"
 )
@@ -141,6 +143,7 @@ var classes = map[Class]classInfo{
 	NotGranted: {"{name} is not read completely", "", clustersCommand, forbidden},
 	ReadOnly:   {"Nothing is written into {name}", "", clustersCommand, noWriter},
 	Incomplete: {"Not everything is written into {name}", "", clustersCommand, noWriter},
+	NotWritten: {"Objects are not written into {name}", "", clustersCommand, notWritten},
 	SecretAlone: {
 		"A labelled Secret alone links {name}",
 		"if the Link was deleted to unlink the cluster, delete the Secret as well", "kubectl get links -A",

@@ -48,7 +48,7 @@ cluster/linkerd/serviceprofile -> federation federation/profile
 cluster/linkerd ->
 cluster/problem ->
 cluster/tokenreview ->
-cluster/api -> federation/watch
+cluster/api -> federation federation/watch
 cluster/apitest ->
 
 discovery/linkerd -> discovery serving federation federation/profile federation/watch

@@ -26,7 +26,7 @@ func TestForeignServiceIsNotWritten(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	term := newTerm(&Mirror{log: logr.Discard(), core: core, metrics: newMetrics()}, nil, nil)
+	term := newTerm(&Mirror{log: logr.Discard(), core: core, metrics: newMetrics()}, nil, nil, nil)
 	k := api.Key{Namespace: "shop", Name: "web-east"}
 	for name, want := range map[string]*corev1.Service{"changed": mirrored("web-east", "east"), "removed": nil} {
 		var taken errNameTaken
@@ -53,7 +53,7 @@ func TestDeletedBeforeTakeOver(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	term := newTerm(&Mirror{log: logr.Discard(), core: core, metrics: newMetrics()}, nil, nil)
+	term := newTerm(&Mirror{log: logr.Discard(), core: core, metrics: newMetrics()}, nil, nil, nil)
 	k, is := api.Key{Namespace: "shop", Name: "web-east"}, mirrored("web-east", "east")
 	is.ManagedFields = []metav1.ManagedFieldsEntry{
 		{Manager: fieldManager, Operation: metav1.ManagedFieldsOperationUpdate},

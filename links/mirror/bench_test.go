@@ -15,7 +15,7 @@ import (
 // BenchmarkPlan plans each of 1,000 mirrors of 200 linked clusters, as when its key comes up and nothing has changed.
 func BenchmarkPlan(b *testing.B) {
 	const clusters, services = 200, 5
-	t := newTerm(&Mirror{log: logr.Discard(), links: &links.Reconciler{}}, nil, nil)
+	t := newTerm(&Mirror{log: logr.Discard(), links: &links.Reconciler{}}, nil, nil, nil)
 	var all []*link
 	var here []any
 	var keys []api.Key

@@ -97,11 +97,13 @@ func (m *Mirror) Engage(ctx context.Context, spec *watch.Value[cluster.Spec], co
 
 // Run writes until ctx ends, and returns after every goroutine that it started. It keeps no state of an
 // earlier Run. Two Runs must not overlap. It reads the local cluster's Services over engaged, the connection of
-// an engagement, whose watch it shares, and writes what permissions allow.
-func (m *Mirror) Run(ctx context.Context, engaged *api.Connection, permissions *apply.Permissions) error {
+// an engagement, whose watch it shares, writes what permissions allow, and reports failures.
+func (m *Mirror) Run(
+	ctx context.Context, engaged *api.Connection, permissions *apply.Permissions, failures *apply.Failures,
+) error {
 	defer m.metrics.forgetServices()
 	defer m.links.ForgetMirrorStatuses()
-	return newTerm(m, engaged, permissions).run(ctx)
+	return newTerm(m, engaged, permissions, failures).run(ctx)
 }
 
 // Collectors returns the Mirror's metrics.

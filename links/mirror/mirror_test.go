@@ -147,8 +147,8 @@ func (f *fleet) run() {
 	ctx, cancel := context.WithCancel(f.t.Context())
 	stopped := make(chan error)
 	permissions := apply.NewPermissions(logr.Discard(), f.client())
-	go func() { stopped <- f.mirror.Run(ctx, f.conn, permissions) }()
-	go func() { stopped <- f.links.WriteStatus(ctx, permissions) }()
+	go func() { stopped <- f.mirror.Run(ctx, f.conn, permissions, nil) }()
+	go func() { stopped <- f.links.WriteStatus(ctx, permissions, nil) }()
 	f.end = func() {
 		cancel()
 		for range 2 {

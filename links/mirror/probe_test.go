@@ -92,32 +92,34 @@ func TestProbePort(t *testing.T) {
 	for name, c := range map[string]struct {
 		service string // YAML; empty: the chart has created none
 		linked  int    // probeSpec.port of the Link, at which the gateway listens
-		refused bool   // none may be created here
+		refused string // none may be created here
 		dialed  string // the port that is asked for
 		reports string // the condition Mirroring begins with it
 	}{
-		"one port everywhere":         {chart(mcProbe), 4191, false, "4191", "True Mirroring"},
-		"a gateway behind node ports": {chart(mcProbe), 30101, false, "4191", "True Mirroring"},
+		"one port everywhere":         {chart(mcProbe), 4191, "", "4191", "True Mirroring"},
+		"a gateway behind node ports": {chart(mcProbe), 30101, "", "4191", "True Mirroring"},
 		"the port differs from the chart's": {
-			chart(`{name: mc-probe, port: 5191, protocol: TCP}`), 4191, false, "5191", "True Mirroring",
+			chart(`{name: mc-probe, port: 5191, protocol: TCP}`), 4191, "", "5191", "True Mirroring",
 		},
 		"a load balancer that maps ports": {
-			chart(`{name: metrics, port: 9990, protocol: TCP}, ` + mcProbe), 443, false, "4191", "True Mirroring",
+			chart(`{name: metrics, port: 9990, protocol: TCP}, ` + mcProbe), 443, "", "4191", "True Mirroring",
 		},
 		"a port of another name": {
-			chart(`{name: probe, port: 4191, protocol: TCP}`), 30101, false, "4191", "True Mirroring",
+			chart(`{name: probe, port: 4191, protocol: TCP}`), 30101, "", "4191", "True Mirroring",
 		},
-		"no protocol":  {chart(`{name: mc-probe, port: 4191}`), 30101, false, "4191", "True Mirroring"},
-		"no Service":   {"", 30101, false, "30101", "True Mirroring"},
-		"none allowed": {"", 30101, true, "", "False GatewayNotProbed: the Service mc/probe-east, over which"},
+		"no protocol": {chart(`{name: mc-probe, port: 4191}`), 30101, "", "4191", "True Mirroring"},
+		"no Service":  {"", 30101, "", "30101", "True Mirroring"},
+		"none allowed": {
+			"", 30101, "exceeded quota", "", "False GatewayNotProbed: the Service mc/probe-east, over which",
+		},
 		"several ports": {
-			chart(`{name: a, port: 4191, protocol: TCP}, {name: b, port: 4192, protocol: TCP}`), 30101, false, "",
+			chart(`{name: a, port: 4191, protocol: TCP}, {name: b, port: 4192, protocol: TCP}`), 30101, "", "",
 			"False GatewayNotProbed: the Service mc/probe-east, over which the gateway is probed, has 2 TCP ports",
 		},
-		"no port": {chart(`{name: mc-probe, port: 4191, protocol: UDP}`), 30101, false, "", "False GatewayNotProbed"},
+		"no port": {chart(`{name: mc-probe, port: 4191, protocol: UDP}`), 30101, "", "", "False GatewayNotProbed"},
 		"a Service of a user": {
 			`{apiVersion: v1, kind: Service, metadata: {name: probe-east, namespace: mc}, spec: {ports: [` +
-				mcProbe + `]}}`, 4191, false, "",
+				mcProbe + `]}}`, 4191, "", "",
 			"False GatewayNotProbed: the Service mc/probe-east exists already, and is not one",
 		},
 	} {

@@ -102,7 +102,7 @@ func TestLargestRecord(t *testing.T) {
 // That users name clusters in what looks like ours costs one entry for each Service, and no event of a linked cluster
 // is missed for it.
 func TestClustersThatAreNotLinked(t *testing.T) {
-	term := newTerm(&Mirror{log: logr.Discard()}, nil, nil)
+	term := newTerm(&Mirror{log: logr.Discard()}, nil, nil, nil)
 	term.linkSet.Store(&linkSet{links: []*link{linkFor("east", 1), linkFor("west", 2)}})
 	add := func(svc *corev1.Service) api.Key {
 		term.services.Update(svc)

@@ -18,7 +18,7 @@ func TestLossIsConfirmed(t *testing.T) {
 	for name, c := range map[string]struct{ missing, asked int }{"all are there": {0, 0}, "some are not": {3, 1}} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				term := newTerm(&Mirror{log: logr.Discard()}, nil, nil)
+				term := newTerm(&Mirror{log: logr.Discard()}, nil, nil, nil)
 				var here, there []any
 				for i, name := range []string{"a", "b", "c", "d"} {
 					here = append(here, mirrored(name+"-east", "east"))

@@ -109,7 +109,9 @@ type term struct {
 	results      *resultIndex              // its indices are safe without mu
 }
 
-func newTerm(mirror *Mirror, engaged *api.Connection, permissions *apply.Permissions) *term {
+func newTerm(
+	mirror *Mirror, engaged *api.Connection, permissions *apply.Permissions, failures *apply.Failures,
+) *term {
 	term := &term{
 		Mirror:          mirror,
 		permissions:     permissions,
@@ -129,7 +131,7 @@ func newTerm(mirror *Mirror, engaged *api.Connection, permissions *apply.Permiss
 	})
 	term.names = apply.NewLoop(mirror.log, apply.Config[queueKey]{
 		Reconcile: term.reconcile, Begin: term.beginWriting, Failed: term.logFailure,
-		Store: mirror.store, Queue: "mirror", Workers: workers,
+		Failures: failures, Store: mirror.store, Queue: "mirror", Workers: workers,
 	})
 	term.remoteEndpoints.loop = term.names
 	term.services = api.NewInformer(engaged, serviceKind, trimLocal, term.localServiceChanged)

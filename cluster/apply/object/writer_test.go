@@ -168,11 +168,11 @@ func TestRefusals(t *testing.T) {
 		t.Errorf("one that is gone: %v", err)
 	}
 	c.server.Delete("Service", "shop", "web")
-	c.server.Reject("create", "services", "shop", true)
+	c.server.Reject("create", "services", "shop", "exceeded quota")
 	if err := c.write(t, wanted("a")); !apierrors.IsForbidden(err) || !object.IsRefusal(err) {
 		t.Errorf("by a quota: %v", err)
 	}
-	c.server.Reject("create", "services", "shop", false)
+	c.server.Reject("create", "services", "shop", "")
 	c.server.Deny("create", "services", true)
 	sent := c.server.Requests("create", "services")
 	for range 3 {

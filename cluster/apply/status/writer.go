@@ -75,6 +75,7 @@ type Config[S Status[S]] struct {
 	Kind        string
 	Client      dynamic.Interface
 	Permissions *apply.Permissions
+	Failures    *apply.Failures // may be nil
 
 	Keys   func() []api.Key                         // of all objects, each minute
 	Object func(api.Key) (o Object[S], exists bool) // as it was read last
@@ -134,7 +135,8 @@ func (a *attempt[S]) counts(o Object[S]) bool {
 func NewWriter[S Status[S]](log logr.Logger, config Config[S]) *Writer[S] {
 	w := &Writer[S]{config: config, log: log, records: map[api.Key]record[S]{}}
 	w.loop = apply.NewLoop(log, apply.Config[api.Key]{
-		Reconcile: w.write, Background: []func(context.Context){w.resync}, Failed: w.logNotWritten, Workers: workers,
+		Reconcile: w.write, Background: []func(context.Context){w.resync}, Failed: w.logNotWritten,
+		Failures: config.Failures, Workers: workers,
 	})
 	return w
 }

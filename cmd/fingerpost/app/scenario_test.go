@@ -517,7 +517,7 @@ func (s *scenario) do(verb string, args []string) {
 			s.advance(args[3])
 		}
 	case "reject", "admit":
-		s.network.Server(at(0)).Reject(at(1), at(2), strings.Join(args[3:], ""), verb == "reject")
+		s.reject(args, verb == "reject")
 	case "token":
 		s.tokens[at(0)] = s.network.Server(at(0)).TokenUntil(time.Now().Add(s.duration(at(1))))
 	case "revoke":
@@ -652,6 +652,21 @@ func (s *scenario) do(verb string, args []string) {
 	default:
 		s.t.Fatalf("unknown verb %q", verb)
 	}
+}
+
+// reject has requests rejected, or no more: CLUSTER VERB RESOURCE [NAMESPACE, or all [WHY]].
+func (s *scenario) reject(args []string, rejected bool) {
+	why, namespace := "", ""
+	if len(args) > 3 && args[3] != "all" {
+		namespace = args[3]
+	}
+	if rejected {
+		why = "exceeded quota"
+	}
+	if rejected && len(args) > 4 {
+		why = strings.Join(args[4:], " ")
+	}
+	s.network.Server(args[0]).Reject(args[1], args[2], namespace, why)
 }
 
 func (s *scenario) advance(by string) { elapse(s.duration(by)) }

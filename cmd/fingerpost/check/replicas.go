@@ -170,6 +170,9 @@ var lasting = []problem.Class{
 	problem.LinkDeleted,
 }
 
+// unwritten are the classes of what is not written.
+var unwritten = []problem.Class{problem.ReadOnly, problem.Incomplete, problem.NotWritten}
+
 // A match decides which Problems a check reports.
 type match func(problem.Problem) bool
 
@@ -268,8 +271,8 @@ func (k *knownReplicas) clusterChecks() (checks []check) {
 // writerChecks check what keeps replicas from writing in each cluster.
 func (k *knownReplicas) writerChecks() (checks []check) {
 	for _, name := range k.names() {
-		checks = append(checks, writerCategory.retried("nothing keeps Fingerpost from writing in "+name,
-			"nothing-keeps-from-writing", k.checkWriting(name)))
+		checks = append(checks, writerCategory.retried("Fingerpost can write to "+name,
+			"fingerpost-can-write", k.checkWriting(name)))
 	}
 	return checks
 }
@@ -280,7 +283,7 @@ func (k *knownReplicas) checkWriting(name string) func(context.Context) error {
 	return func(context.Context) error {
 		err := k.checkProblems(func(p problem.Problem) bool {
 			return p.Cluster == name && p.Severity != problem.Information &&
-				(p.Class == problem.ReadOnly || p.Class == problem.Incomplete)
+				slices.Contains(unwritten, p.Class)
 		}, replicaText)
 		writes := func(c debug.ClusterEntry) bool {
 			return c.Name == name && c.State == federation.Live &&

@@ -288,9 +288,9 @@ func TestChecks(t *testing.T) {
 			w.pages[0].Clusters[2].Writing = cluster.Writing{State: cluster.ReadOnly, Problem: "grant that"}
 			w.pages[0].Clusters[2].Slices = true
 		}, []string{
-			"error writers/nothing keeps Fingerpost from writing in east: grant it in replica 1; what Fingerpost writes " +
+			"error writers/Fingerpost can write to east: grant it in replica 1; what Fingerpost writes " +
 				"into the local cluster is not kept up to date",
-			"warning writers/nothing keeps Fingerpost from writing in north: grant that in replica 0; the Link asks for slices",
+			"warning writers/Fingerpost can write to north: grant that in replica 0; the Link asks for slices",
 		}},
 		"no namespace for Leases": {func(w *checkWorld) {
 			delete(w.api.objects, "/api/v1/namespaces/linkerd")

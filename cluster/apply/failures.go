@@ -1,0 +1,168 @@
+package apply
+
+import (
+	"cmp"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/fingerpost/fingerpost/cluster"
+	"github.com/fingerpost/fingerpost/cluster/api"
+)
+
+const (
+	// ReportedAfter is after how many failures in a row an object is reported: some two seconds, with the pauses of a
+	// Loop. Before, it was a conflict with another writer, or an API server that restarts.
+	ReportedAfter = 4
+
+	maxFailing   = 1000 // objects of one kind of which more is kept than their number
+	shownFailing = 3    // that are named
+	failingPause = time.Second
+)
+
+// Failures are the objects of one sort that cannot be written into a cluster, for as long as that lasts: what was tried
+// and did not succeed is a problem of that cluster. Each Loop has its own, and drops it at its end: what a term has
+// tried in vain is the next one's to try.
+//
+// They cost 100 bytes an object that fails, and the cause of maxFailing of them. What has changed is reported once a
+// second at most, however many there are.
+type Failures struct {
+	target *Target
+	what   string // is written of an object, such as EndpointSlices
+
+	mu  sync.Mutex // guards all below; a leaf
+	all map[string]failure
+}
+
+// A failure is why one object cannot be written.
+type failure struct {
+	since time.Time
+	cause api.Cause // the newest; none if too many fail
+}
+
+// Failures returns those of a Loop that writes into the cluster. what is for people: what is written of each key, such
+// as EndpointSlices.
+func (t *Target) Failures(what string) *Failures {
+	f := &Failures{target: t, what: what, all: map[string]failure{}}
+	t.mu.Lock()
+	t.failures = append(t.failures, f)
+	t.mu.Unlock()
+	return f
+}
+
+// note notes that an object was tried once more in vain. nil Failures note nothing.
+func (f *Failures) note(name string, err error, inARow int) {
+	if f == nil || inARow < ReportedAfter {
+		return
+	}
+
+	f.mu.Lock()
+	now, found := f.all[name]
+	if !found {
+		now.since = time.Now()
+	}
+	if found && now.cause.Text != "" || len(f.all) < maxFailing {
+		now.cause = api.CauseOf(err)
+	}
+	changed := !found || now.cause != f.all[name].cause
+	f.all[name] = now
+	f.mu.Unlock()
+
+	if changed {
+		f.target.failing.Ring()
+	}
+}
+
+// forget notes that an object is as it should be.
+func (f *Failures) forget(name string) {
+	f.mu.Lock()
+	_, found := f.all[name]
+	delete(f.all, name)
+	f.mu.Unlock()
+
+	if found {
+		f.target.failing.Ring()
+	}
+}
+
+// any reports whether there are some.
+func (f *Failures) any() bool {
+	if f == nil {
+		return false
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return len(f.all) > 0
+}
+
+// drop ends them: nothing of them is reported any more.
+func (f *Failures) drop() {
+	if f == nil {
+		return
+	}
+	f.target.mu.Lock()
+	f.target.failures = slices.DeleteFunc(f.target.failures, func(o *Failures) bool { return o == f })
+	f.target.mu.Unlock()
+	f.target.failing.Ring()
+}
+
+// summary returns what is reported of them: those that fail for longest, first.
+func (f *Failures) summary() (all cluster.Failing, found bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+
+	var names []string
+	for name, failure := range f.all {
+		if failure.cause.Text != "" {
+			names = append(names, name)
+		}
+	}
+	slices.SortFunc(names, func(a, b string) int {
+		return cmp.Or(f.all[a].since.Compare(f.all[b].since), cmp.Compare(a, b))
+	})
+
+	if len(names) == 0 {
+		return cluster.Failing{}, false
+	}
+	longest := f.all[names[0]]
+	return cluster.Failing{
+		What: f.what, Objects: names[:min(len(names), shownFailing)], Count: len(f.all),
+		Since: longest.since, Reason: longest.cause.Reason, Error: longest.cause.Text,
+	}, true
+}
+
+// reportFailures reports what fails, whenever that has changed, until ctx ends.
+func (t *Target) reportFailures(done <-chan struct{}) {
+	for {
+		select {
+		case <-t.failing.Rung():
+			t.mu.Lock()
+			t.publish()
+			t.mu.Unlock()
+		case <-done:
+			return
+		}
+
+		pause := time.NewTimer(failingPause)
+		select {
+		case <-pause.C:
+		case <-done:
+			pause.Stop()
+			return
+		}
+	}
+}
+
+// writing returns what is reported of the cluster. It needs t.mu.
+func (t *Target) writing() cluster.Writing {
+	writing := writingOf(t.leases)
+	for _, f := range t.failures {
+		if failing, found := f.summary(); found {
+			writing.Failing = append(writing.Failing, failing)
+		}
+	}
+	return writing
+}
+
+// publish reports what is known of writing into the cluster. It needs t.mu, which orders reports.
+func (t *Target) publish() { t.campaign.registry.Report(t.Name, t.writing()) }
