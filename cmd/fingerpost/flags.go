@@ -145,6 +145,9 @@ func (o *serveOptions) addClusterFlags(fs *flag.FlagSet) {
 
 // addWriterFlags adds what is about EndpointSlices, and about the Leases under which replicas write.
 func (o *serveOptions) addWriterFlags(fs *flag.FlagSet) {
+	fs.BoolVar(&o.ReadOnly, "read-only", false,
+		"discovery only: write nothing into any cluster, neither slices, mirrors and the status of Links nor Leases "+
+			"and Events (default true outside of a Pod)")
 	fs.BoolVar(&o.Writer.External, "external-workload-slices", true,
 		"write the EndpointSlices of ExternalWorkloads into every cluster that permits it")
 	fs.BoolVar(&o.Writer.Federated, "federated-slices", true,

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	"go.uber.org/goleak"
@@ -176,5 +177,22 @@ func refuses(t *testing.T, args ...string) {
 	name, _, _ := strings.Cut(strings.TrimLeft(args[0], "-"), "=")
 	if err == nil || !strings.Contains(err.Error(), name) {
 		t.Errorf("%q: %v, want an error that names -%s", args, err, name)
+	}
+}
+
+// Outside of a Pod nothing is written unless that is asked for: the permissions are those of a person.
+func TestReadOnlyByDefault(t *testing.T) {
+	for _, c := range []struct{ inCluster, given, flag, want bool }{
+		{inCluster: true, want: false},
+		{inCluster: false, want: true},
+		{inCluster: true, given: true, flag: true, want: true},
+		{inCluster: false, given: true, flag: false, want: false},
+	} {
+		var options serveOptions
+		options.InCluster, options.ReadOnly = c.inCluster, c.flag
+		options.setReadOnly(logr.Discard(), c.given)
+		if options.ReadOnly != c.want {
+			t.Errorf("%+v: read-only is %t", c, options.ReadOnly)
+		}
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 
+	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	"k8s.io/client-go/rest"
@@ -61,6 +62,7 @@ func serve(ctx context.Context, options serveOptions, given map[string]bool) err
 		return err
 	}
 
+	options.setReadOnly(log, given["read-only"])
 	setPingDefaults()
 	options.Version = binaryVersion()
 	a, err := app.New(ctx, log, options.Options)
@@ -68,6 +70,18 @@ func serve(ctx context.Context, options serveOptions, given map[string]bool) err
 		return err
 	}
 	return a.Run(ctx)
+}
+
+// setReadOnly sets that nothing is written by a process outside of a Pod, with the permissions of who has started it,
+// unless a flag decides.
+func (o *serveOptions) setReadOnly(log logr.Logger, given bool) {
+	if !given {
+		o.ReadOnly = !o.InCluster
+	}
+	if o.ReadOnly {
+		log.Info("Discovery only: nothing is written into any cluster; -read-only=false has slices, mirrors and the " +
+			"status of Links written, as in a Pod")
+	}
 }
 
 // localConfig returns the access to the local cluster, and whether this process runs in a Pod of it. It does

@@ -94,7 +94,7 @@ func Start(ctx context.Context, o Options) (*Server, error) {
 	s := &Server{spawner: spawner, exited: make(chan struct{}), addr: map[string]string{}, got: make(chan struct{})}
 	own := []string{
 		"-addr=127.0.0.1:0", "-metrics-addr=127.0.0.1:0", "-debug-addr=127.0.0.1:0",
-		"-kubeconfig=" + kubeconfig, "-log-format=json",
+		"-kubeconfig=" + kubeconfig, "-read-only=false", "-log-format=json",
 	}
 	s.command = exec.Command(o.Binary, slices.Concat([]string{"serve"}, o.Args, own)...)
 	s.command.Env = append(append(s.command.Environ(), "HOSTNAME=fingerpost-0"), o.Env...)

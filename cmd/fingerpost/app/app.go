@@ -55,6 +55,7 @@ type Options struct {
 	StateDir      string        // of checkpoints; empty for none
 	StateMaxAge   time.Duration // of a state that is restored
 	Peers         Peers
+	ReadOnly      bool // discovery only: nothing is written into any cluster
 	ReadSlices    bool // read EndpointSlices; otherwise Endpoints
 	Mirrors       bool // write the Services that Links ask for
 	Mirror        mirror.Options
@@ -191,6 +192,7 @@ func (o *Options) complete() {
 	if !o.ReadSlices {
 		o.Writer.External, o.Writer.Federated = false, false
 	}
+	o.Mirrors = o.Mirrors && !o.ReadOnly
 }
 
 // addLinks adds what reads Links and links clusters.
@@ -214,8 +216,14 @@ func (a *App) addLinks(log logr.Logger, options Options, localConn *api.Connecti
 	return nil
 }
 
-// addWriters adds what writes into clusters.
+// addWriters adds what writes into clusters, unless nothing is to be written. Without a Lease this process belongs to
+// no installation.
 func (a *App) addWriters(ctx context.Context, log logr.Logger, options Options, localConn *api.Connection) error {
+	if options.ReadOnly {
+		a.installation = func() string { return "" }
+		return nil
+	}
+
 	mirrors, err := mirror.New(log, a.Store, a.Registry, a.Links, localConn, options.Mirror)
 	if err != nil {
 		return err
@@ -282,6 +290,7 @@ func (a *App) addServers(
 		Store: a.Store, Registry: a.Registry, Links: a.Links, Discovery: a.Discovery,
 		Cluster: options.ClusterName, Namespace: options.Discovery.ControllerNamespace,
 		Installations: options.Installations, Replica: options.Replica, Version: options.Version,
+		ReadOnly: options.ReadOnly,
 	})
 	grpcServer := server.NewGRPC(
 		log, options.Addr, options.Listen, certificate, a.Serving, a.register, a.Ready, a.Metrics)

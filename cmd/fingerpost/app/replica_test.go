@@ -134,6 +134,7 @@ func (s *scenario) options(args []string) app.Options {
 	fs.BoolVar(&o.ReadSlices, "enable-endpoint-slices", true, "")
 	fs.BoolVar(&o.Writer.External, "external-workload-slices", false, "")
 	fs.BoolVar(&o.Writer.Federated, "federated-slices", false, "")
+	fs.BoolVar(&o.ReadOnly, "read-only", false, "")
 	fs.IntVar(&o.Writer.MaxSlices, "max-slices-per-source", 100, "")
 	fs.IntVar(&o.Budget.ServiceEndpoints, "cluster-max-endpoints-per-service", 10_000, "")
 	fs.Func("installation-namespaces", "", func(list string) error {

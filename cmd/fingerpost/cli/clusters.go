@@ -306,6 +306,8 @@ func verdict(all int, bad, flawed []string) (text string, colour Colour) {
 			text += fmt.Sprintf(", and %d Live with a problem", len(flawed))
 		}
 		return text + fmt.Sprintf(details, Printable(bad[0])), colour
+	case len(flawed) > 0 && all == 1:
+		return "The only cluster is Live, with a problem" + fmt.Sprintf(details, Printable(flawed[0])), Yellow
 	case len(flawed) > 0:
 		text = fmt.Sprintf("All %d clusters are Live, %d with a problem", all, len(flawed))
 		return text + fmt.Sprintf(details, Printable(flawed[0])), Yellow

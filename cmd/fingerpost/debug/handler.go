@@ -31,6 +31,7 @@ type Sources struct {
 	Installations []string
 	Replica       string
 	Version       string // of the binary
+	ReadOnly      bool   // this replica writes into no cluster
 }
 
 // Handler serves the pages. It changes nothing. Pages about everything are computed at most once a second.

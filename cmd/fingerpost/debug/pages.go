@@ -25,6 +25,8 @@ type ClustersPage struct {
 
 	LinksRefused string `json:"linksRefused,omitempty"` // why Links cannot be listed, such as NotFound without a CRD
 
+	ReadOnly bool `json:"readOnly,omitempty"` // this replica writes into no cluster
+
 	NotSaved cluster.NotSaved `json:"notSaved,omitzero"` // what this replica cannot save in -state-dir
 
 	LeaseNamespaces []string `json:"leaseNamespaces"` // in which Leases of installations count, in each cluster
@@ -33,7 +35,8 @@ type ClustersPage struct {
 func (s *Sources) newClustersPage() ClustersPage {
 	page := ClustersPage{
 		Clusters: s.newClusters(), Links: s.Links.Links(), LinksRefused: s.Links.Refused(),
-		NotSaved: s.Registry.NotSaved(), LeaseNamespaces: append([]string{s.Namespace}, s.Installations...),
+		ReadOnly: s.ReadOnly, NotSaved: s.Registry.NotSaved(),
+		LeaseNamespaces: append([]string{s.Namespace}, s.Installations...),
 	}
 	for i := range page.Clusters {
 		c := &page.Clusters[i]

@@ -149,6 +149,8 @@ type statusPage struct {
 	Version string
 	Cluster string // name of the local cluster
 
+	ReadOnly bool // this replica writes into no cluster
+
 	Verdict      string // about the clusters
 	Advice       string // about the Problems
 	Mood         mood
@@ -327,11 +329,13 @@ type overviewInput struct {
 func newOverview(in overviewInput) overview {
 	overview := overview{
 		overviewInput: in,
-		page:          statusPage{Now: in.now, Replica: in.replica, Version: in.version, Cluster: in.local},
-		states:        map[string]federation.ClusterState{},
-		colours:       map[string]int{},
-		used:          map[string]usage{},
-		traffic:       &shownTraffic{sharesOf: in.sharesOf, bars: map[federation.Service]*bar{}},
+		page: statusPage{
+			Now: in.now, Replica: in.replica, Version: in.version, Cluster: in.local, ReadOnly: in.clusters.ReadOnly,
+		},
+		states:  map[string]federation.ClusterState{},
+		colours: map[string]int{},
+		used:    map[string]usage{},
+		traffic: &shownTraffic{sharesOf: in.sharesOf, bars: map[federation.Service]*bar{}},
 	}
 	problems := append(problem.ToLook(in.clusters.Problems), overview.addStreams()...)
 

@@ -162,6 +162,18 @@ func TestHealthyPage(t *testing.T) {
 	}
 }
 
+// A replica that writes nothing is neither green nor a problem.
+func TestReadOnlyPage(t *testing.T) {
+	fleet := newFleet(1, 1)
+	fleet.clusters.ReadOnly = true
+	body := renderFleet(t, fleet)
+	verdict := regexp.MustCompile(`id="verdict" class="\w* idle"`)
+	want := "Nothing needs attention. Discovery only: this replica writes nothing."
+	if text := textOf(body); !strings.Contains(text, want) || !verdict.MatchString(body) {
+		t.Errorf("the page does not show it:\n%.300s", text)
+	}
+}
+
 // A cluster that is away comes first, with since when, what is affected, a command and a runbook.
 func TestClusterIsAway(t *testing.T) {
 	for _, n := range []int{5, 60} {
