@@ -51,6 +51,7 @@ func (f *fleet) check(ctx context.Context) string {
 func (f *fleet) arguments(more ...string) []string {
 	return append([]string{
 		"check", "-o", "short", "--timeout=3s", "--kubeconfig", f.kubeconfig, "--debug-addr", f.Server.Debug,
+		"--addr", f.Server.Addr,
 	}, more...)
 }
 

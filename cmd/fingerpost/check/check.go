@@ -3,7 +3,8 @@
 //
 // A [runner] runs checks, prints each result at once, and waits for those that may pass later by themselves.
 // check.go has the command and its results, runner.go the runner, progress.go what it shows meanwhile, local.go
-// the checks of the local cluster, replicas.go those of what replicas report of clusters, links.go of Links,
+// the checks of the local cluster, ways.go those of how clients reach replicas, replicas.go those of what replicas
+// report of clusters, links.go of Links,
 // services.go of Services, and compare.go how replicas differ. Nothing is sent to a linked cluster from here:
 // replicas have the credentials, and report what they find. Each check has a heading in docs/checks.md.
 package check
@@ -63,6 +64,7 @@ func Once(ctx context.Context, config *rest.Config, namespace string, all []cli.
 		namespace: namespace,
 		access:    func() (*rest.Config, error) { return config, nil },
 		open:      func(context.Context) ([]cli.Replica, error) { return all, nil },
+		ways:      func([]cli.Replica) ([]cli.Way, error) { return nil, nil },
 	}
 
 	r := newRunner(0, 10*time.Second)
@@ -80,7 +82,7 @@ func Once(ctx context.Context, config *rest.Config, namespace string, all []cli.
 // Command returns the command of a binary of this version.
 func Command(version string) *cobra.Command {
 	flags := cli.NewReplicaFlags(version)
-	environment := environment{open: flags.Open, access: flags.RESTConfig}
+	environment := environment{open: flags.Open, ways: flags.Ways, access: flags.RESTConfig}
 
 	var output string
 	var pre, proxy bool
@@ -90,7 +92,7 @@ func Command(version string) *cobra.Command {
 		Use:   "check",
 		Short: "Check the health of Fingerpost and of the linked clusters",
 		Long: `Check the health of Fingerpost and of the linked clusters: what replicas report, and what can be seen
-of this cluster with your permissions. With --pre, check that Fingerpost can be installed. The exit code
+of this cluster with your permissions. A stream is opened to each replica, as a proxy does. With --pre, check that Fingerpost can be installed. The exit code
 is 1 if a check has failed (×); warnings (‼) do not fail the report.
 
 What may pass later by itself is waited for, for as long as --wait, while stderr shows what that is.
@@ -124,6 +126,7 @@ linkerd.io/extension=fingerpost.`,
 
 	flags.AddFlags(cmd)
 	fs := cmd.Flags()
+	flags.AddServerFlag(fs)
 	fs.StringVarP(&environment.namespace, "linkerd-namespace", "L", "linkerd",
 		"namespace of the mesh's control plane")
 

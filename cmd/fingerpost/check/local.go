@@ -41,7 +41,8 @@ var (
 type environment struct {
 	access    func() (*rest.Config, error)
 	open      func(ctx context.Context) ([]cli.Replica, error)
-	namespace string // of the mesh's control plane and of Leases
+	ways      func([]cli.Replica) ([]cli.Way, error) // to the gRPC servers of replicas
+	namespace string                                 // of the mesh's control plane and of Leases
 
 	config *rest.Config         // of the local cluster, once it is connected
 	client kubernetes.Interface // likewise

@@ -22,6 +22,7 @@ import (
 // the same pages, so that their number costs no requests.
 type knownReplicas struct {
 	opened   []cli.Replica // those that do not respond among them
+	ways     []cli.Way     // to the gRPC servers of those opened
 	all      []cli.Replica
 	pages    []cli.Response[debug.ClustersPage] // empty if no replica responds
 	problems debug.ProblemsPage                 // of all of them, each once
@@ -113,7 +114,7 @@ func (e *environment) checkReplicas(ctx context.Context, runner *runner) *knownR
 		defer cancel()
 		known.refresh(once)
 	}
-	runner.run(ctx, known.replicaChecks()...)
+	runner.run(ctx, slices.Concat(e.wayChecks(known), known.replicaChecks())...)
 	return known
 }
 
@@ -129,7 +130,13 @@ func (e *environment) openReplicas(ctx context.Context, known *knownReplicas) er
 			return replica.Err
 		}
 	}
-	known.opened = opened
+
+	ways, err := e.ways(opened)
+	if err != nil {
+		cli.CloseAll(opened)
+		return permanent{err}
+	}
+	known.opened, known.ways = opened, ways
 	return nil
 }
 

@@ -72,6 +72,12 @@ func isWarning(err error) bool {
 // errSkipped is the error of a check that does not apply. It is not reported.
 var errSkipped = errors.New("skipped")
 
+// skipped is an errSkipped whose reason is printed.
+type skipped struct{ reason string }
+
+func (s skipped) Error() string { return errSkipped.Error() + ": " + s.reason }
+func (s skipped) Unwrap() error { return errSkipped }
+
 // errNotChecked is the error of a check that did not come to its end before the command was interrupted.
 var errNotChecked = errors.New("not checked")
 
@@ -266,6 +272,7 @@ func (r *runner) add(check check, err error) {
 
 	switch {
 	case errors.Is(err, errSkipped):
+		r.printSkipped(check, err)
 		return
 	case errors.Is(err, errNotChecked):
 		r.interrupted = true
@@ -297,15 +304,7 @@ func (r *runner) printResult(of category, result checkResult, err error) {
 		return
 	}
 
-	if r.printed != of {
-		if r.printed != "" {
-			fmt.Fprintln(r.to)
-		}
-		title := cli.Printable(string(of))
-		fmt.Fprintf(r.to, "%s\n%s\n", title, strings.Repeat("-", len(title)))
-		r.printed = of
-	}
-
+	r.printTitle(of)
 	if errors.Is(err, errNotChecked) {
 		fmt.Fprintf(r.to, "– %s: not checked\n", cli.Printable(result.Description))
 		return
@@ -320,6 +319,31 @@ func (r *runner) printResult(of category, result checkResult, err error) {
 		fmt.Fprintf(r.to, "    %s\n", strings.Join(wrapped, "\n    "))
 	}
 	fmt.Fprintf(r.to, "    see %s for hints\n", result.Hint)
+}
+
+// printSkipped prints why a check does not apply, if there is a reason.
+func (r *runner) printSkipped(check check, err error) {
+	reason, has := errors.AsType[skipped](err)
+	r.progress.clear()
+	if r.to == nil || r.short || !has {
+		return
+	}
+	r.printTitle(check.category)
+	text := cli.Wrap(cli.Printable(reason.Error()), cli.TableWidth-4)
+	fmt.Fprintf(r.to, "– %s\n    %s\n", cli.Printable(check.description), strings.Join(text, "\n    "))
+}
+
+// printTitle prints the title of a category above its first result.
+func (r *runner) printTitle(of category) {
+	if r.printed == of {
+		return
+	}
+	if r.printed != "" {
+		fmt.Fprintln(r.to)
+	}
+	title := cli.Printable(string(of))
+	fmt.Fprintf(r.to, "%s\n%s\n", title, strings.Repeat("-", len(title)))
+	r.printed = of
 }
 
 // finish prints what is left of the report, and returns ErrFailed if a check has failed.

@@ -107,6 +107,9 @@ func (c *replicaConn) printEndpoints(lookup *clusterLookup) error {
 	defer stop()
 	quiet := time.AfterFunc(c.g.timeout, stop)
 	defer quiet.Stop()
+	if err := c.await(ctx); err != nil {
+		return err
+	}
 
 	received := false
 	request := proxy.Request{Authority: lookup.authority, Token: c.g.token}
@@ -123,9 +126,9 @@ func (c *replicaConn) printEndpoints(lookup *clusterLookup) error {
 
 	switch {
 	case !received && (ctx.Err() != nil || c.end == nil):
-		return noResponseError(request.Authority)
+		return c.noMessageError(request.Authority)
 	case ctx.Err() == nil && c.end != nil && (c.end.Code() != codes.OK || !received):
-		return c.g.streamError(c.end)
+		return c.streamError(c.end)
 	}
 	return printAddresses(c.cmd.OutOrStdout(), lookup.describe(c.cmd.Context(), stream.Holds()), c.g.output)
 }
@@ -147,11 +150,6 @@ func (l *clusterLookup) describe(ctx context.Context, all []proxy.Address) []end
 		list[i].Cluster, list[i].Guarded = claim.Cluster, claim.Guarded
 	}
 	return list
-}
-
-func noResponseError(authority string) error {
-	return fmt.Errorf("no response about %s: a cluster may not be synced yet, see 'fingerpost clusters'",
-		authority)
 }
 
 func printAddresses(to io.Writer, all []endpointJSON, output string) error {
@@ -221,7 +219,7 @@ func (c *replicaConn) watchEndpoints(lookup *clusterLookup) error {
 	<-stream.Done()
 
 	if ctx.Err() == nil {
-		return c.g.streamError(c.end)
+		return c.streamError(c.end)
 	}
 
 	return nil // interrupted

@@ -92,7 +92,7 @@ func (g *grpcCommand) credentials() (credentials.TransportCredentials, error) {
 //
 // Until its stream is done, only the goroutine of that uses it.
 type replicaConn struct {
-	*grpc.ClientConn
+	*serverConn
 	g       *grpcCommand
 	cmd     *cobra.Command
 	replica Replica
@@ -115,20 +115,20 @@ func (c *replicaConn) connect(ctx context.Context) error {
 		return err
 	}
 
-	conn, err := grpc.NewClient(replica.Addr, grpc.WithTransportCredentials(creds))
+	conn, err := newServerConn(replica, creds)
 	if err != nil {
 		replica.Close()
 		return fmt.Errorf("--addr: %w", err)
 	}
 	c.Close()
-	c.ClientConn, c.replica = conn, replica
+	c.serverConn, c.replica = conn, replica
 	return nil
 }
 
 // Close closes the connection, if there is one.
 func (c *replicaConn) Close() {
-	if c.ClientConn != nil {
-		c.ClientConn.Close()
+	if c.serverConn != nil {
+		c.serverConn.Close()
 		c.replica.Close()
 	}
 }
@@ -158,7 +158,7 @@ func (c *replicaConn) observeEnd(end *status.Status) {
 	case end.Code() == codes.OK:
 		printNote(c.cmd, "the stream has ended")
 	default:
-		printNote(c.cmd, "the stream has ended: "+c.g.streamError(end).Error())
+		printNote(c.cmd, "the stream has ended: "+c.streamError(end).Error())
 	}
 }
 
@@ -174,16 +174,27 @@ func printNote(cmd *cobra.Command, text string) {
 	fmt.Fprintf(cmd.ErrOrStderr(), "%s  %s\n", time.Now().Format(time.TimeOnly), Printable(text))
 }
 
-// streamError returns the server's message, with the code unless the message is about the request.
-func (g *grpcCommand) streamError(end *status.Status) error {
+// noMessageError is the error of a stream that the server has taken and not answered.
+func (c *replicaConn) noMessageError(authority string) error {
+	return fmt.Errorf("connected to %s, and no message about %s within %s: the cluster of a member may not be synced "+
+		"yet, see 'fingerpost clusters'", c.to, authority, c.g.timeout)
+}
+
+// streamError returns why a connection has failed, or else the server's message, with the code unless the message is
+// about the request.
+func (c *replicaConn) streamError(end *status.Status) error {
 	text := end.Message()
+	err := c.dialError()
+
 	switch {
+	case end.Code() == codes.Unavailable && err != nil:
+		text = err.Error()
 	case end.Code() == codes.OK:
 		text = "the server ended the stream before it sent anything: try again"
 	case end.Code() != codes.InvalidArgument:
 		text = end.Code().String() + ": " + text
 	}
-	if end.Code() == codes.Unavailable && !g.usesTLS() && closedByPeer(text) {
+	if end.Code() == codes.Unavailable && !c.g.usesTLS() && closedByPeer(text) {
 		text += " (if the server has TLS, add --tls-ca-file)"
 	}
 	return WithExitCode(exitCodeOf(end.Code()), errors.New(text))

@@ -50,6 +50,11 @@ func (g *grpcCommand) printProfiles(cmd *cobra.Command, request proxy.Request) e
 	defer conn.Close()
 	ctx, cancel := g.streamContext(cmd.Context())
 	defer cancel()
+	if !g.watch {
+		if err := conn.await(ctx); err != nil {
+			return err
+		}
+	}
 
 	var printErr error
 
@@ -75,9 +80,9 @@ func (g *grpcCommand) printProfiles(cmd *cobra.Command, request proxy.Request) e
 	case received && !g.watch:
 		return nil
 	case conn.end != nil:
-		return g.streamError(conn.end)
+		return conn.streamError(conn.end)
 	default:
-		return noResponseError(request.Authority)
+		return conn.noMessageError(request.Authority)
 	}
 }
 

@@ -113,7 +113,8 @@ type ReplicaFlags struct {
 	Namespace string
 	selector  string
 
-	serviceNamespace string // of a Service that is named without one
+	serviceNamespace string   // of a Service that is named without one
+	serverAddrs      []string // of gRPC servers, for a command that reads debug servers
 }
 
 // NewReplicaFlags returns the flags of a command that reads the debug servers of replicas.
@@ -151,10 +152,12 @@ func (r *ReplicaFlags) givenReplicas() (all []Replica, err error) {
 		if err != nil {
 			return nil, WithExitCode(ExitUsage, fmt.Errorf("--%s %q: %w", r.port.flag, text, err))
 		}
-		all = append(all, Replica{Name: addr, Addr: addr, target: addr})
+		all = append(all, replicaAt(addr))
 	}
 	return all, nil
 }
+
+func replicaAt(addr string) Replica { return Replica{Name: addr, Addr: addr, target: addr} }
 
 // parseAddress returns host:port of an address, which may be a URL without a path or have no port.
 func (p serverPort) parseAddress(given string) (string, error) {
@@ -179,8 +182,10 @@ type Replica struct {
 	Err       error             // why there is no connection to it
 	Transport http.RoundTripper // of requests to it; nil for TCP
 
-	target string // what Addr leads to, for people
-	end    func() // ends the forwarded port; nil if there is none
+	target string      // what Addr leads to, for people
+	end    func()      // ends the forwarded port; nil if there is none
+	pod    *corev1.Pod // nil if the address was given
+	pods   readyPods   // among which it was found
 }
 
 // Close closes the way to the replica.
@@ -335,7 +340,7 @@ func isReady(pod *corev1.Pod) bool {
 
 // forwardTo forwards a port to a Pod.
 func (r *ReplicaFlags) forwardTo(ctx context.Context, pods readyPods, pod *corev1.Pod) Replica {
-	replica := Replica{Name: pod.Name}
+	replica := Replica{Name: pod.Name, pod: pod, pods: pods}
 	number, err := r.port.numberIn(pod)
 	if err == nil {
 		replica.target = fmt.Sprintf("Pod %s/%s, port %d", pod.Namespace, pod.Name, number)
