@@ -2,6 +2,8 @@ package apply
 
 import (
 	"cmp"
+	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -30,20 +32,20 @@ type Failures struct {
 	target *Target
 	what   string // is written of an object, such as EndpointSlices
 
-	mu  sync.Mutex // guards all below; a leaf
-	all map[string]failure
+	mu  sync.Mutex      // guards all below; a leaf
+	all map[any]failure // by key of the Loop
 }
 
 // A failure is why one object cannot be written.
 type failure struct {
 	since time.Time
-	cause api.Cause // the newest; none if too many fail
+	cause api.Cause // the newest; without a text if too many fail
 }
 
 // Failures returns those of a Loop that writes into the cluster. what is for people: what is written of each key, such
 // as EndpointSlices.
 func (t *Target) Failures(what string) *Failures {
-	f := &Failures{target: t, what: what, all: map[string]failure{}}
+	f := &Failures{target: t, what: what, all: map[any]failure{}}
 	t.mu.Lock()
 	t.failures = append(t.failures, f)
 	t.mu.Unlock()
@@ -51,21 +53,22 @@ func (t *Target) Failures(what string) *Failures {
 }
 
 // note notes that an object was tried once more in vain. nil Failures note nothing.
-func (f *Failures) note(name string, err error, inARow int) {
+func (f *Failures) note(key any, err error, inARow int) {
 	if f == nil || inARow < ReportedAfter {
 		return
 	}
 
 	f.mu.Lock()
-	now, found := f.all[name]
+	before, found := f.all[key]
+	now := failure{before.since, api.CauseOf(err)}
 	if !found {
 		now.since = time.Now()
 	}
-	if found && now.cause.Text != "" || len(f.all) < maxFailing {
-		now.cause = api.CauseOf(err)
+	if before.cause.Text == "" && len(f.all) >= maxFailing {
+		now.cause.Text = ""
 	}
-	changed := !found || now.cause != f.all[name].cause
-	f.all[name] = now
+	f.all[key] = now
+	changed := now != before
 	f.mu.Unlock()
 
 	if changed {
@@ -74,10 +77,10 @@ func (f *Failures) note(name string, err error, inARow int) {
 }
 
 // forget notes that an object is as it should be.
-func (f *Failures) forget(name string) {
+func (f *Failures) forget(key any) {
 	f.mu.Lock()
-	_, found := f.all[name]
-	delete(f.all, name)
+	_, found := f.all[key]
+	delete(f.all, key)
 	f.mu.Unlock()
 
 	if found {
@@ -111,24 +114,25 @@ func (f *Failures) summary() (all cluster.Failing, found bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 
-	var names []string
-	for name, failure := range f.all {
-		if failure.cause.Text != "" {
-			names = append(names, name)
-		}
-	}
-	slices.SortFunc(names, func(a, b string) int {
-		return cmp.Or(f.all[a].since.Compare(f.all[b].since), cmp.Compare(a, b))
-	})
-
-	if len(names) == 0 {
+	if len(f.all) == 0 {
 		return cluster.Failing{}, false
 	}
-	longest := f.all[names[0]]
-	return cluster.Failing{
-		What: f.what, Objects: names[:min(len(names), shownFailing)], Count: len(f.all),
-		Since: longest.since, Reason: longest.cause.Reason, Error: longest.cause.Text,
-	}, true
+	keys := slices.SortedFunc(maps.Keys(f.all), func(a, b any) int {
+		if order := f.all[a].since.Compare(f.all[b].since); order != 0 {
+			return order
+		}
+		return cmp.Compare(fmt.Sprint(a), fmt.Sprint(b))
+	})
+
+	all = cluster.Failing{What: f.what, Count: len(f.all)}
+	for _, key := range keys[:min(len(keys), shownFailing)] {
+		all.Objects = append(all.Objects, fmt.Sprint(key))
+	}
+
+	longest := f.all[keys[0]]
+	all.Since, all.Reason = longest.since, longest.cause.Reason
+	all.Error = cmp.Or(longest.cause.Text, "too many fail for the words of each to be kept")
+	return all, true
 }
 
 // reportFailures reports what fails, whenever that has changed, until ctx ends.

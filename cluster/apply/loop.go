@@ -321,7 +321,7 @@ func (l *Loop[K]) reconcileNext(ctx context.Context, end context.CancelCauseFunc
 // fail reports one more failure of a key.
 func (l *Loop[K]) fail(key K, err error) {
 	inARow := l.queue.NumRequeues(key) + 1
-	l.config.Failures.note(fmt.Sprint(key), err, inARow)
+	l.config.Failures.note(key, err, inARow)
 	if l.config.Failed != nil {
 		l.config.Failed(key, err, inARow)
 	}
@@ -331,7 +331,7 @@ func (l *Loop[K]) fail(key K, err error) {
 func (l *Loop[K]) endFailures(key K) {
 	l.queue.Forget(key)
 	if l.config.Failures.any() {
-		l.config.Failures.forget(fmt.Sprint(key))
+		l.config.Failures.forget(key)
 	}
 }
 
