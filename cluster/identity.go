@@ -11,14 +11,14 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 
 	"github.com/fingerpost/fingerpost/cluster/linkerd"
 )
 
-// Is a cluster the one that its Link describes? Three things that Links get wrong are cheap to find, and
+// Is a cluster the one that its Link describes? Four things that Links get wrong are cheap to find, and
 // each of them fails in ways that are hard to trace back: two names for one API server duplicate every
-// endpoint, a wrong trust domain fails mTLS, and a clock that is off fails tokens and Leases.
+// endpoint, a wrong trust domain fails mTLS, and so do meshes that trust other anchors, and a clock that is off fails
+// tokens and Leases.
 //
 // The identity is read by followSelf. The probe measures the clock, because it requests something anyway. Nothing is
 // withdrawn or rejected for a Mismatch. A cluster can claim the UID of another one, so that a Mismatch is a report for
@@ -37,6 +37,13 @@ const (
 type Identity struct {
 	UID         string `json:"uid,omitempty"`         // of the namespace kube-system
 	TrustDomain string `json:"trustDomain,omitempty"` // that its mesh was installed with
+
+	// Anchors are those that its proxies trust, as ParseAnchors returns them.
+	Anchors []linkerd.Anchor `json:"trustAnchors,omitempty"`
+}
+
+func (i Identity) equal(o Identity) bool {
+	return i.UID == o.UID && i.TrustDomain == o.TrustDomain && slices.Equal(i.Anchors, o.Anchors)
 }
 
 // readIdentity reads the identity of the cluster, and publishes what is known of it. What was read before stays while
@@ -53,8 +60,7 @@ func (r *selfReader) readIdentity(ctx context.Context) {
 	r.registry.changeStatus(r.supervisor, func(s *Status) { s.Identity = r.identity })
 }
 
-// requestIdentity reads the identity of the cluster. What does not exist is no error. The trust domain of the local
-// cluster is a flag, and is not read.
+// requestIdentity reads the identity of the cluster. What does not exist is no error.
 func (r *selfReader) requestIdentity(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, identityTimeout)
 	defer cancel()
@@ -63,31 +69,66 @@ func (r *selfReader) requestIdentity(ctx context.Context) error {
 		r.identity.UID = bounded(string(system.UID))
 	}
 
-	var configErr error
-	if namespace := r.registry.options.ControllerNamespace; !r.local && namespace != "" {
-		var trustDomain string
-		if trustDomain, configErr = readTrustDomain(ctx, r.core, namespace); isResult(configErr) {
-			r.identity.TrustDomain = trustDomain
+	var meshErr error
+	if r.registry.options.ControllerNamespace != "" {
+		meshErr = r.requestMesh(ctx)
+	}
+	return errors.Join(describeGet(systemErr, "namespaces", metav1.NamespaceSystem), meshErr)
+}
+
+// requestMesh reads what identifies the mesh of the cluster. The trust domain of the local one is a flag.
+func (r *selfReader) requestMesh(ctx context.Context) error {
+	var config linkerd.Config
+	values, err := r.readConfigMap(ctx, linkerd.ConfigName, linkerd.ConfigValuesKey)
+	if err == nil {
+		config, err = linkerd.ParseConfig(values)
+	}
+	if !isResult(err) {
+		return describeGet(err, "configmaps", linkerd.ConfigName)
+	}
+
+	if !r.local {
+		r.identity.TrustDomain = bounded(config.TrustDomain)
+	}
+	if err != nil {
+		r.identity.Anchors = nil
+		return describeGet(err, "configmaps", linkerd.ConfigName)
+	}
+	return r.requestAnchors(ctx, config.Anchors)
+}
+
+// requestAnchors reads the trust anchors of the mesh, unless its configuration has them. Those that cannot be
+// understood are not known.
+func (r *selfReader) requestAnchors(ctx context.Context, bundle string) error {
+	if bundle == "" {
+		var err error
+		bundle, err = r.readConfigMap(ctx, linkerd.AnchorsName, linkerd.AnchorsKey)
+		if err != nil {
+			if isResult(err) {
+				r.identity.Anchors = nil
+			}
+			return describeGet(err, "configmaps", linkerd.AnchorsName)
 		}
 	}
 
-	return errors.Join(
-		describeGet(systemErr, "namespaces", metav1.NamespaceSystem),
-		describeGet(configErr, "configmaps", linkerd.ConfigName))
+	var err error
+	r.identity.Anchors, err = linkerd.ParseAnchors(bundle)
+	return err
+}
+
+// readConfigMap returns the value of a key in a ConfigMap of the control plane.
+func (r *selfReader) readConfigMap(ctx context.Context, name, key string) (string, error) {
+	configMaps := r.core.ConfigMaps(r.registry.options.ControllerNamespace)
+	found, err := configMaps.Get(ctx, name, metav1.GetOptions{})
+	if err != nil {
+		return "", err
+	}
+	return found.Data[key], nil
 }
 
 // isResult reports whether a get request that returned err shows what there is, or that we may not read it.
 func isResult(err error) bool {
 	return err == nil || apierrors.IsNotFound(err) || apierrors.IsForbidden(err)
-}
-
-func readTrustDomain(ctx context.Context, core corev1client.CoreV1Interface, namespace string) (string, error) {
-	config, err := core.ConfigMaps(namespace).Get(ctx, linkerd.ConfigName, metav1.GetOptions{})
-	if err != nil {
-		return "", err
-	}
-	trustDomain, _, err := linkerd.ParseConfig(config.Data[linkerd.ConfigValuesKey])
-	return bounded(trustDomain), err
 }
 
 // describeGet returns the error of a get request, nil if there is no such object.
@@ -105,6 +146,47 @@ func describeGet(err error, resource, name string) error {
 func bounded(text string) string {
 	if len(text) > maxIdentity {
 		return ""
+	}
+	return text
+}
+
+// compareIdentities sets in each Status what follows from the identities of all.
+func compareIdentities(statuses map[string]Status) {
+	nameSameClusters(statuses)
+	compareAnchors(statuses)
+}
+
+// compareAnchors sets in each Status the trust anchors of the local cluster if none of them is one of its own. Two
+// sets that overlap are those of a rotation. A cluster whose anchors are not known differs from none.
+func compareAnchors(statuses map[string]Status) {
+	var ours []linkerd.Anchor
+	for _, s := range statuses {
+		if s.Local {
+			ours = s.Identity.Anchors
+		}
+	}
+
+	for name, s := range statuses {
+		theirs := s.Identity.Anchors
+		isShared := func(a linkerd.Anchor) bool { return slices.Contains(theirs, a) }
+		s.OtherAnchors = ""
+		if len(ours) > 0 && len(theirs) > 0 && !slices.ContainsFunc(ours, isShared) {
+			s.OtherAnchors = anchorsText(ours)
+		}
+		statuses[name] = s
+	}
+}
+
+// anchorsText describes trust anchors for people.
+func anchorsText(anchors []linkerd.Anchor) string {
+	const shown = 2 // so that a condition has room for both clusters
+	var texts []string
+	for _, anchor := range anchors[:min(shown, len(anchors))] {
+		texts = append(texts, anchor.String())
+	}
+	text := strings.Join(texts, ", ")
+	if more := len(anchors) - shown; more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
 	}
 	return text
 }

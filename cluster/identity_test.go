@@ -1,7 +1,13 @@
 package cluster_test
 
 import (
+	"crypto/ed25519"
+	"crypto/x509"
+	"encoding/pem"
+	"fmt"
+	"math/big"
 	"net/http"
+	"strconv"
 	"testing"
 	"time"
 
@@ -16,7 +22,8 @@ const kubeSystem = `{apiVersion: v1, kind: Namespace, metadata: {name: kube-syst
 func (w *world) reasons(name string) (all string) {
 	statuses, _ := w.registry.Statuses()
 	s := statuses[name]
-	mismatches := problem.Of(s.Problems(nil, time.Now()), problem.SameCluster, problem.OtherDomain, problem.ClockSkew)
+	mismatches := problem.Of(s.Problems(nil, time.Now()), problem.SameCluster, problem.OtherDomain, problem.OtherAnchors,
+		problem.AnchorsExpire, problem.ClockSkew)
 	for _, p := range mismatches {
 		all += p.Reason + " "
 	}
@@ -66,7 +73,7 @@ func TestIdentityThatMayNotBeRead(t *testing.T) {
 			w.apply(cluster.Spec{Name: name, Access: []cluster.Access{w.access("east", token)}})
 		}
 		w.wait(time.Second)
-		if s := w.status(); s.State != federation.Live || s.Identity != (cluster.Identity{}) {
+		if s := w.status(); s.State != federation.Live || s.Identity.UID != "" {
 			t.Errorf("status %+v", s)
 		}
 		w.wantsReasons("east", "")
@@ -133,6 +140,96 @@ func TestTrustDomains(t *testing.T) {
 			})
 		})
 	}
+}
+
+// Trust anchors are compared with those of the local cluster, once both are known, and no longer than that. Those in
+// the values count, unless they are left to others.
+func TestTrustAnchors(t *testing.T) {
+	const none = ""
+	a, b := anchorPEM(t, 1), anchorPEM(t, 2)
+	values := func(pem string) string { return "identityTrustAnchorsPEM: " + strconv.Quote(pem) }
+	external := func(pem string) string { return values(pem) + "\nidentity: {externalCA: true}" }
+
+	for name, c := range map[string]struct {
+		ours, theirs, roots string // values of linkerd-config, and the bundle in linkerd-identity-trust-roots
+		want                string
+	}{
+		"the same":                    {values(a), values(a), none, ""},
+		"others":                      {values(a), values(b), none, "OtherTrustAnchors "},
+		"a rotation":                  {values(a), values(a + b), none, ""},
+		"the same, in another order":  {values(a + b), values(b + a), none, ""},
+		"no configuration there":      {values(a), none, b, ""},
+		"no configuration here":       {none, values(b), none, ""},
+		"no anchors there":            {values(a), "{}", none, ""},
+		"anchors of others":           {values(a), "{}", b, "OtherTrustAnchors "},
+		"anchors of others, the same": {values(a), external(b), a, ""},
+		"values of no effect":         {values(a), external(a), b, "OtherTrustAnchors "},
+		"values before a bundle":      {values(a), values(a), b, ""},
+		"malformed":                   {values(a), values("no PEM"), none, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inWorld(t, func(w *world) {
+				for name, values := range map[string]string{"local": c.ours, "east": c.theirs} {
+					if values != none {
+						w.network.Server(name).ApplyYAML(configMap("linkerd-config", "values", values))
+					}
+					spec := cluster.Spec{Name: name, Local: name == "local"}
+					spec.Access = []cluster.Access{w.access(name, w.network.Server(name).Token())}
+					w.apply(spec)
+				}
+				if c.roots != none {
+					w.network.Server("east").ApplyYAML(configMap("linkerd-identity-trust-roots", "ca-bundle.crt", c.roots))
+				}
+
+				w.wait(6 * time.Minute)
+				w.wantsReasons("east", c.want)
+				w.wantsReasons("local", "")
+
+				w.network.Server("local").Forbid("configmaps", true)
+				w.wait(6 * time.Minute)
+				w.wantsReasons("east", "")
+			})
+		})
+	}
+}
+
+// What was read of trust anchors stays while they cannot be read, as all of an identity.
+func TestTrustAnchorsStay(t *testing.T) {
+	inWorld(t, func(w *world) {
+		for i, name := range []string{"local", "east"} {
+			pem := strconv.Quote(anchorPEM(t, int64(i)))
+			server := w.network.Server(name)
+			server.ApplyYAML(configMap("linkerd-config", "values", "identityTrustAnchorsPEM: "+pem))
+			access := []cluster.Access{w.access(name, server.Token())}
+			w.apply(cluster.Spec{Name: name, Local: name == "local", Access: access})
+		}
+		w.wait(time.Second)
+		w.wantsReasons("east", "OtherTrustAnchors ")
+		w.network.Server("east").Fail("configmaps", http.StatusServiceUnavailable, 0)
+		w.wait(6 * time.Minute)
+		w.wantsReasons("east", "OtherTrustAnchors ")
+	})
+}
+
+// configMap returns a ConfigMap of the control plane with one key.
+func configMap(name, key, value string) string {
+	return fmt.Sprintf("{apiVersion: v1, kind: ConfigMap, metadata: {name: %s, namespace: linkerd}, data: {%s: %q}}",
+		name, key, value)
+}
+
+// anchorPEM returns a certificate that lasts, another one for each serial number.
+func anchorPEM(t *testing.T, serial int64) string {
+	t.Helper()
+	key := ed25519.NewKeyFromSeed(make([]byte, ed25519.SeedSize))
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(serial), NotAfter: time.Date(2090, 1, 1, 0, 0, 0, 0, time.UTC), IsCA: true,
+		BasicConstraintsValid: true,
+	}
+	der, err := x509.CreateCertificate(nil, template, template, key.Public(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
 }
 
 // A clock that is off is reported with its difference, which does not change with each probe.

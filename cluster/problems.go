@@ -20,6 +20,8 @@ const (
 	patience = time.Minute
 	// minValidity is how long credentials should still be valid.
 	minValidity = time.Hour
+	// minAnchorValidity is how long trust anchors should: to replace them takes all clusters, one after the other.
+	minAnchorValidity = 30 * 24 * time.Hour
 )
 
 // requiredKinds are those without which a cluster cannot be synced.
@@ -177,14 +179,61 @@ func (s *statusProblems) addMismatches() {
 		s.add(problem.SameCluster, problem.Urgent, fmt.Sprintf(
 			"it is the same cluster as %s: their namespaces kube-system have one UID", s.SameAs))
 	}
-	if theirs := s.Identity.TrustDomain; theirs != "" && s.TrustDomain != "" && theirs != s.TrustDomain {
+	theirs := s.Identity.TrustDomain
+	otherDomain := theirs != "" && s.TrustDomain != "" && theirs != s.TrustDomain
+	if otherDomain {
 		s.add(problem.OtherDomain, problem.Urgent, fmt.Sprintf(
 			"identities there end in %s, and clients get %s, so that mTLS fails", theirs, s.TrustDomain))
 	}
+
+	if s.OtherAnchors != "" {
+		s.add(problem.OtherAnchors, problem.Urgent, fmt.Sprintf("proxies there trust %s, and those here %s, so that "+
+			"mTLS fails", anchorsText(s.Identity.Anchors), s.OtherAnchors)).Repeats = otherDomain
+	}
+	s.addAnchorsExpire()
+
 	if s.ClockSkew != "" {
 		s.add(problem.ClockSkew, problem.Warning, fmt.Sprintf(
 			"compared with ours its clock is %s", s.ClockSkew)).Affected = "tokens and Leases depend on clocks"
 	}
+}
+
+// addAnchorsExpire adds that trust anchors have expired, or all will before every cluster has others. One that has
+// expired beside others may be left from a rotation, or sign what is in use.
+func (s *statusProblems) addAnchorsExpire() {
+	var last, expired linkerd.Anchor
+	for _, anchor := range s.Identity.Anchors {
+		if anchor.NotAfter.After(last.NotAfter) {
+			last = anchor
+		}
+		if !anchor.NotAfter.After(s.now) {
+			expired = anchor
+		}
+	}
+
+	switch left := last.NotAfter.Sub(s.now); {
+	case len(s.Identity.Anchors) == 0:
+	case left <= 0:
+		s.add(problem.AnchorsExpire, problem.Urgent,
+			"all trust anchors have expired, so that mTLS fails; the last one was "+last.String()).Since = last.NotAfter
+	case left <= minAnchorValidity:
+		s.add(problem.AnchorsExpire, problem.Warning,
+			"all trust anchors expire within 30 days; the last one is "+last.String())
+	case expired != linkerd.Anchor{}:
+		s.add(problem.AnchorsExpire, problem.Warning, "a trust anchor has expired: "+expired.String()).Remedy =
+			"remove it from the bundle if nothing is signed by it any more"
+	}
+}
+
+// Deadlines returns the times at which Problems that conditions show begin, although the Status stays as it is.
+func (s Status) Deadlines() (all []time.Time) {
+	if !s.Expires.IsZero() {
+		all = append(all, s.Expires)
+	}
+	for _, anchor := range s.Identity.Anchors {
+		all = append(all, anchor.NotAfter.Add(-minAnchorValidity), anchor.NotAfter)
+	}
+	return all
 }
 
 // addBudget adds what of the cluster its budget refuses, and what is not held of it for that.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/fingerpost/fingerpost/cluster"
 	"github.com/fingerpost/fingerpost/cluster/api"
+	"github.com/fingerpost/fingerpost/cluster/linkerd"
 	"github.com/fingerpost/fingerpost/cluster/problem"
 	"github.com/fingerpost/fingerpost/federation"
 )
@@ -27,6 +28,16 @@ func TestProblems(t *testing.T) {
 	fails := func(reason api.Reason) error { return &api.ProbeError{Reason: reason, Err: errors.New("no")} }
 	refused := func(kind string, reason metav1.StatusReason) []cluster.KindStatus {
 		return []cluster.KindStatus{{Kind: kind, Health: api.Health{Refused: reason}}}
+	}
+	const month, year = 30 * 24 * time.Hour, 365 * 24 * time.Hour
+	anchors := func(left ...time.Duration) (all []linkerd.Anchor) {
+		for i, d := range left {
+			all = append(all, linkerd.Anchor{Fingerprint: fmt.Sprint(i), NotAfter: noon.Add(d)})
+		}
+		return all
+	}
+	ends := func(left ...time.Duration) change {
+		return func(c *cluster.Status) { c.Identity.Anchors = anchors(left...) }
 	}
 	const externals = "externalworkloads.workload.linkerd.io"
 	both := func(changes ...change) change {
@@ -133,9 +144,26 @@ func TestProblems(t *testing.T) {
 			},
 			want: "!OtherTrustDomain ClockSkew",
 		},
-		"budget": {change: func(c *cluster.Status) { c.OverBudget = "too many" }, want: "!OverBudget"},
-		"let go": {change: func(c *cluster.Status) { c.Traffic.LetGo.Endpoints = 1 }, want: "!OverBudget"},
-		"slices": {change: func(c *cluster.Status) { c.LeftOut.Excess = 3 }, want: "TooManySlices"},
+		"anchors without any in common": {
+			change: func(c *cluster.Status) { c.OtherAnchors, c.Identity.Anchors = "ours", anchors(year) },
+			want:   "!OtherTrustAnchors",
+		},
+		"another mesh in all": {
+			change: func(c *cluster.Status) {
+				c.OtherAnchors, c.Identity.Anchors = "ours", anchors(year)
+				c.TrustDomain, c.Identity.TrustDomain = "a", "b"
+			},
+			want: "!OtherTrustDomain (!OtherTrustAnchors",
+		},
+		"anchors that last": {change: ends(year, time.Hour)},
+		"anchors that last, and one of before": {
+			change: ends(-time.Hour, year), want: "TrustAnchorsExpire",
+		},
+		"anchors that end":   {change: ends(time.Hour, month), want: "TrustAnchorsExpire"},
+		"anchors that ended": {change: ends(-time.Hour, 0), want: "!TrustAnchorsExpire"},
+		"budget":             {change: func(c *cluster.Status) { c.OverBudget = "too many" }, want: "!OverBudget"},
+		"let go":             {change: func(c *cluster.Status) { c.Traffic.LetGo.Endpoints = 1 }, want: "!OverBudget"},
+		"slices":             {change: func(c *cluster.Status) { c.LeftOut.Excess = 3 }, want: "TooManySlices"},
 		"left to": {
 			change: func(c *cluster.Status) { c.LeftTo, c.LeftOut.Excess = "x", 3 }, want: "LeftToInstallation",
 		},

@@ -230,7 +230,7 @@ func (r *Registry) unlink(name string) bool {
 
 	r.publishStatuses(func(all map[string]Status) {
 		delete(all, name)
-		nameSameClusters(all)
+		compareIdentities(all)
 	})
 	return true
 }
@@ -311,8 +311,8 @@ func (r *Registry) changeStatus(supervisor *supervisor, change func(*Status)) {
 
 	r.publishStatuses(func(all map[string]Status) {
 		all[supervisor.name] = next
-		if next.Identity.UID != old.Identity.UID {
-			nameSameClusters(all)
+		if !next.Identity.equal(old.Identity) {
+			compareIdentities(all)
 		}
 	})
 }

@@ -51,10 +51,14 @@ type Status struct {
 type Reports struct {
 	Identity Identity `json:"identity,omitzero"` // as it reports itself
 	SameAs   string   `json:"sameAs,omitempty"`  // names of other clusters with its UID, separated by commas
-	Writing  Writing  `json:"writing,omitzero"`  // of this replica into it
-	LeftOut  LeftOut  `json:"leftOut,omitzero"`  // what it publishes that is in no slice of the local cluster
-	LeftTo   string   `json:"leftTo,omitempty"`  // another installation, which writes those slices; empty for none
-	Traffic  Traffic  `json:"traffic,omitzero"`  // how traffic to it is limited
+
+	// OtherAnchors describes the trust anchors of the local cluster, if they are known and it has none of them.
+	OtherAnchors string `json:"otherTrustAnchors,omitempty"`
+
+	Writing Writing `json:"writing,omitzero"` // of this replica into it
+	LeftOut LeftOut `json:"leftOut,omitzero"` // what it publishes that is in no slice of the local cluster
+	LeftTo  string  `json:"leftTo,omitempty"` // another installation, which writes those slices; empty for none
+	Traffic Traffic `json:"traffic,omitzero"` // how traffic to it is limited
 
 	wanted uint64 // the attempt that its Spec asks for
 }
@@ -155,7 +159,8 @@ func (s Status) SameButTimes(o Status) bool {
 }
 
 func (r Reports) same(o Reports) bool {
-	return r.Identity == o.Identity && r.SameAs == o.SameAs && r.Writing.equal(o.Writing) &&
+	return r.Identity.equal(o.Identity) && r.SameAs == o.SameAs && r.OtherAnchors == o.OtherAnchors &&
+		r.Writing.equal(o.Writing) &&
 		r.LeftOut == o.LeftOut && r.LeftTo == o.LeftTo && r.Traffic.equal(o.Traffic) && r.wanted == o.wanted
 }
 

@@ -32,8 +32,8 @@ func (r *Reconciler) reportOf(link api.Key, uid string) *linkReport {
 	return r.reports[uid]
 }
 
-// followStatuses has Links report each change of their cluster's Status, and that its credentials expire, until ctx
-// ends.
+// followStatuses has Links report each change of their cluster's Status, and what begins at a time of it, such as that
+// its credentials expire, until ctx ends.
 func (r *Reconciler) followStatuses(ctx context.Context) {
 	var seen map[string]cluster.Status
 	var looked time.Time
@@ -47,12 +47,15 @@ func (r *Reconciler) followStatuses(ctx context.Context) {
 
 		for name, status := range statuses {
 			old, known := seen[name]
-			ends := status.Expires
-			if !known || !old.SameButTimes(status) || ends.After(looked) && !ends.After(now) {
+			deadlines := status.Deadlines()
+			isDue := func(at time.Time) bool { return at.After(looked) && !at.After(now) }
+			if !known || !old.SameButTimes(status) || slices.ContainsFunc(deadlines, isDue) {
 				r.report(name)
 			}
-			if ends.After(now) && (next.IsZero() || ends.Before(next)) {
-				next = ends
+			for _, at := range deadlines {
+				if at.After(now) && (next.IsZero() || at.Before(next)) {
+					next = at
+				}
 			}
 		}
 

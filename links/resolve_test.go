@@ -17,6 +17,7 @@ import (
 	"github.com/fingerpost/fingerpost/cluster/api"
 	"github.com/fingerpost/fingerpost/cluster/apitest"
 	"github.com/fingerpost/fingerpost/cluster/apply/status"
+	"github.com/fingerpost/fingerpost/cluster/linkerd"
 	"github.com/fingerpost/fingerpost/federation"
 )
 
@@ -334,6 +335,8 @@ func TestConsistent(t *testing.T) {
 	}
 	trust := cluster.Status{TrustDomain: "a", ClockSkew: "1m0s ahead"}
 	trust.Identity = cluster.Identity{TrustDomain: "b"}
+	ending := cluster.Status{}
+	ending.Identity.Anchors = []linkerd.Anchor{{NotAfter: time.Time{}.Add(time.Hour)}}
 	for _, c := range []struct {
 		link   *Link
 		status cluster.Status
@@ -345,6 +348,8 @@ func TestConsistent(t *testing.T) {
 		{before, cluster.Status{
 			Reports: cluster.Reports{SameAs: "c"}, ClockSkew: "1m0s ahead",
 		}, "Consistent=False/SameCluster"},
+		{l, cluster.Status{Reports: cluster.Reports{OtherAnchors: "ours"}}, "Consistent=False/OtherTrustAnchors"},
+		{l, ending, "Consistent=False/TrustAnchorsExpire"},
 		{before, cluster.Status{}, "Consistent=True/Consistent"},
 	} {
 		c.status.State = federation.Live

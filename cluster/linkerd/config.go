@@ -17,19 +17,38 @@ const (
 // maxConfigValues bounds the values that are parsed. Linkerd writes some kilobytes.
 const maxConfigValues = 256 << 10
 
-// ParseConfig returns the trust domain and the cluster domain of a mesh from the values that it was
-// installed with.
-func ParseConfig(values string) (trustDomain, clusterDomain string, err error) {
+// A Config is what is used of the values that a mesh was installed with.
+type Config struct {
+	TrustDomain   string
+	ClusterDomain string
+
+	// Anchors are the trust anchors as PEM, for [ParseAnchors]. They are empty where others provide them, in the
+	// ConfigMap [AnchorsName].
+	Anchors string
+}
+
+// ParseConfig returns what is used of the values that a mesh was installed with.
+func ParseConfig(values string) (Config, error) {
 	if len(values) > maxConfigValues {
-		return "", "", fmt.Errorf("%s has %d bytes, more than %d", ConfigName, len(values), maxConfigValues)
+		return Config{}, fmt.Errorf("%s has %d bytes, more than %d", ConfigName, len(values), maxConfigValues)
 	}
 	var parsed struct {
-		IdentityTrustDomain string `json:"identityTrustDomain"`
-		ClusterDomain       string `json:"clusterDomain"`
+		IdentityTrustDomain     string `json:"identityTrustDomain"`
+		ClusterDomain           string `json:"clusterDomain"`
+		IdentityTrustAnchorsPEM string `json:"identityTrustAnchorsPEM"`
+		Identity                struct {
+			ExternalCA bool `json:"externalCA"` // whose anchors are not among the values, or are of no effect there
+		} `json:"identity"`
 	}
+
 	if err := yaml.Unmarshal([]byte(values), &parsed); err != nil {
-		return "", "", fmt.Errorf("%s: %w", ConfigName, err)
+		return Config{}, fmt.Errorf("%s: %w", ConfigName, err)
 	}
-	clusterDomain = cmp.Or(parsed.ClusterDomain, "cluster.local")
-	return cmp.Or(parsed.IdentityTrustDomain, clusterDomain), clusterDomain, nil
+
+	config := Config{ClusterDomain: cmp.Or(parsed.ClusterDomain, "cluster.local")}
+	config.TrustDomain = cmp.Or(parsed.IdentityTrustDomain, config.ClusterDomain)
+	if !parsed.Identity.ExternalCA {
+		config.Anchors = parsed.IdentityTrustAnchorsPEM
+	}
+	return config, nil
 }

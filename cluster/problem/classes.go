@@ -22,6 +22,8 @@ const (
 	ExpiresSoon   Class = "ExpiresSoon"     // they will
 	SameCluster   Class = "SameCluster"     // another name leads to the same cluster
 	OtherDomain   Class = "OtherTrustDomain"
+	OtherAnchors  Class = "OtherTrustAnchors"  // it shares none with the local cluster
+	AnchorsExpire Class = "TrustAnchorsExpire" // soon, or they have
 	ClockSkew     Class = "ClockSkew"
 	OverBudget    Class = "OverBudget"
 	LeftTo        Class = "LeftToInstallation"
@@ -95,6 +97,7 @@ const (
 	noWriter    = "operations.md#fingerpostnowriter"
 	notWritten  = "operations.md#fingerpostwritesfail"
 	budget      = "operations.md#bounds-of-clusters"
+	anchors     = "operations.md#trust-anchors"
 	questions   = "operations.md#questions"
 )
 
@@ -117,6 +120,14 @@ var classes = map[Class]classInfo{
 	OtherDomain: {
 		"{name} is not as its Link describes it",
 		"set the annotation multicluster.linkerd.io/trust-domain of the labelled Secret", clustersCommand, conditions,
+	},
+	OtherAnchors: {
+		"{name} trusts other anchors than this cluster",
+		"give both clusters a bundle that has the trust anchors of both", clustersCommand, anchors,
+	},
+	AnchorsExpire: {
+		"Trust anchors of {name} expire", "add a new one to the bundle of every cluster, and then sign with it",
+		clustersCommand, anchors,
 	},
 	ClockSkew:  {"The clock of {name} is off", "set both by NTP", clustersCommand, conditions},
 	OverBudget: {"{name} publishes more than its budget", "", clustersCommand, budget},

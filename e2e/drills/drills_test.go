@@ -1,7 +1,7 @@
 // Package drills plays faults that operators meet on two real control planes, and asserts what 'fingerpost check' and
 // the status page report of each, and within what time. Played here is what depends on how an API server behaves: how
 // it deletes a CRD with all Links, how it takes a permission away, how it stops answering. All other faults are
-// scenarios in cmd/fingerpost/app (drills-services, drills-clusters, drills-writers), on virtual time.
+// scenarios in cmd/fingerpost/app (drills-services, drills-clusters, drills-anchors, drills-writers), on virtual time.
 package drills
 
 import (

@@ -270,7 +270,8 @@ func (k *knownReplicas) clusterChecks() (checks []check) {
 			clusterCategory.retried("everything in "+name+" may be read", "everything-may-be-read",
 				k.ofCluster(name, problem.Forbidden)),
 			clusterCategory.decided(name+" is the cluster that it should be", "a-cluster-is-the-one-that-it-should-be",
-				k.ofCluster(name, problem.SameCluster, problem.OtherDomain, problem.ClockSkew)))
+				k.ofCluster(name, problem.SameCluster, problem.OtherDomain, problem.OtherAnchors, problem.AnchorsExpire,
+					problem.ClockSkew)))
 	}
 	return checks
 }

@@ -20,6 +20,7 @@ import (
 
 	"github.com/fingerpost/fingerpost/cluster"
 	"github.com/fingerpost/fingerpost/cluster/api"
+	"github.com/fingerpost/fingerpost/cluster/linkerd"
 	"github.com/fingerpost/fingerpost/cluster/problem"
 	"github.com/fingerpost/fingerpost/cmd/fingerpost/cli"
 	"github.com/fingerpost/fingerpost/cmd/fingerpost/cmdtest"
@@ -211,6 +212,20 @@ func TestChecks(t *testing.T) {
 			west(&w.pages[1]).TrustDomain, west(&w.pages[1]).Identity.TrustDomain = "a", "b"
 		}, []string{
 			"error clusters/west is the cluster that it should be: identities there end in b, and clients get a",
+		}},
+		"other trust anchors": {func(w *checkWorld) {
+			west(&w.pages[1]).OtherAnchors = "CN=ours"
+			theirs := linkerd.Anchor{Subject: "CN=theirs", NotAfter: time.Now().AddDate(1, 0, 0)}
+			west(&w.pages[1]).Identity.Anchors = []linkerd.Anchor{theirs}
+		}, []string{
+			"error clusters/west is the cluster that it should be: proxies there trust CN=theirs (",
+		}},
+		"trust anchors that have expired": {func(w *checkWorld) {
+			for i := range w.pages {
+				w.pages[i].Clusters[0].Identity.Anchors = []linkerd.Anchor{{Subject: "CN=root", NotAfter: time.Now()}}
+			}
+		}, []string{
+			"error clusters/east is the cluster that it should be: all trust anchors have expired, so that mTLS fails",
 		}},
 		"a clock that is off": {
 			func(w *checkWorld) { west(&w.pages[0]).ClockSkew = "1m0s behind" },

@@ -343,11 +343,11 @@ func (o *linkOptions) setDomains(ctx context.Context, client kubernetes.Interfac
 		return nil
 	}
 
-	trust, dns := "cluster.local", "cluster.local" // what our chart has by default
+	mesh := linkerd.Config{TrustDomain: "cluster.local", ClusterDomain: "cluster.local"} // as our chart has by default
 	config, err := client.CoreV1().ConfigMaps(o.controllerNamespace).Get(ctx, linkerd.ConfigName, metav1.GetOptions{})
 	switch {
 	case err == nil: // the values that Linkerd was installed with
-		trust, dns, err = linkerd.ParseConfig(config.Data[linkerd.ConfigValuesKey])
+		mesh, err = linkerd.ParseConfig(config.Data[linkerd.ConfigValuesKey])
 	case apierrors.IsNotFound(err) && o.preset == ourPreset:
 		err = nil
 	}
@@ -356,7 +356,8 @@ func (o *linkOptions) setDomains(ctx context.Context, client kubernetes.Interfac
 		return fmt.Errorf("the configuration of the mesh cannot be read, so set --trust-domain and "+
 			"--cluster-domain: %w", err)
 	}
-	o.trustDomain, o.clusterDomain = cmp.Or(o.trustDomain, trust), cmp.Or(o.clusterDomain, dns)
+	o.trustDomain = cmp.Or(o.trustDomain, mesh.TrustDomain)
+	o.clusterDomain = cmp.Or(o.clusterDomain, mesh.ClusterDomain)
 	return nil
 }
 
