@@ -69,7 +69,7 @@ func (c *serverConn) await(ctx context.Context) error {
 		case errors.Is(ctx.Err(), context.Canceled):
 			return ctx.Err()
 		default:
-			return c.waitError(roundWait(began))
+			return c.waitError(waitOf(ctx, began))
 		}
 		state = c.GetState()
 	}
@@ -85,5 +85,8 @@ func (c *serverConn) waitError(waited time.Duration) error {
 	return fmt.Errorf("connecting to %s timed out after %s", c.to, waited)
 }
 
-// roundWait returns how long something was waited for, for people.
-func roundWait(since time.Time) time.Duration { return time.Since(since).Round(100 * time.Millisecond) }
+// waitOf returns how long something was waited for until the deadline of ctx, for people.
+func waitOf(ctx context.Context, since time.Time) time.Duration {
+	until, _ := ctx.Deadline()
+	return until.Sub(since).Round(100 * time.Millisecond)
+}

@@ -162,8 +162,8 @@ func (r *Replica) askAsProxy(ctx context.Context, authority string) error {
 	switch {
 	case answered:
 		return nil
-	case ctx.Err() != nil:
-		return fmt.Errorf("connected to %s, and no message within %s", r.target, roundWait(began))
+	case ctx.Err() != nil || end.Code() == codes.DeadlineExceeded: // which the server may notice before we do
+		return fmt.Errorf("connected to %s, and no message within %s", r.target, waitOf(ctx, began))
 	case end.Code() == codes.Unavailable && closedByPeer(end.Message()) && r.servesTLS(ctx):
 		return NotTried("the server has TLS: open a stream with 'fingerpost endpoints --tls-ca-file'")
 	}

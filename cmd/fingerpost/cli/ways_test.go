@@ -75,7 +75,7 @@ func sends(t *testing.T, message *pb.Update, options ...grpc.ServerOption) strin
 			}
 		}
 		<-stream.Context().Done()
-		return nil
+		return stream.Context().Err()
 	}}
 	addr, _ := d.serve(t, options...)
 	return addr
@@ -132,8 +132,11 @@ func TestAsk(t *testing.T) {
 			listen(t, func(conn net.Conn) { conn.Close() }), long, "the connection to ADDR was closed before an",
 		},
 		"no message": {sends(t, nil), short, "connected to ADDR, and no message within "},
-		"ends":       {ends(t, nil), long, "connected to ADDR, and the stream ended before a message"},
-		"is full":    {ends(t, status.Error(codes.ResourceExhausted, "full")), long, ""},
+		"no message, as the server notices first": {
+			ends(t, status.Error(codes.DeadlineExceeded, "RST_STREAM")), long, "connected to ADDR, and no message within ",
+		},
+		"ends":    {ends(t, nil), long, "connected to ADDR, and the stream ended before a message"},
+		"is full": {ends(t, status.Error(codes.ResourceExhausted, "full")), long, ""},
 		"is no replica": {
 			ends(t, status.Error(codes.Unimplemented, "what?")), long,
 			"ADDR does not serve the stream: Unimplemented: what?",
