@@ -220,8 +220,8 @@ func (s *statusProblems) addAnchorsExpire() {
 		s.add(problem.AnchorsExpire, problem.Warning,
 			"all trust anchors expire within 30 days; the last one is "+last.String())
 	case expired != linkerd.Anchor{}:
-		s.add(problem.AnchorsExpire, problem.Warning, "a trust anchor has expired: "+expired.String()).Remedy =
-			"remove it from the bundle if nothing is signed by it any more"
+		p := s.add(problem.AnchorsExpire, problem.Warning, "a trust anchor has expired: "+expired.String())
+		p.Remedy = "remove it from the bundle if nothing is signed by it any more"
 	}
 }
 

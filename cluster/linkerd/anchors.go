@@ -65,6 +65,7 @@ func ParseAnchors(bundle string) ([]Anchor, error) {
 		}
 		anchors = append(anchors, newAnchor(certificate))
 	}
+
 	if len(anchors) == 0 {
 		return nil, errors.New("there is no certificate among the trust anchors")
 	}
@@ -81,6 +82,7 @@ func newAnchor(certificate *x509.Certificate) Anchor {
 		}
 		return r
 	}, certificate.Subject.String())
+
 	if len(subject) > maxAnchorSubject {
 		subject = strings.ToValidUTF8(subject[:maxAnchorSubject], "") + "…"
 	}
