@@ -22,8 +22,8 @@ const kubeSystem = `{apiVersion: v1, kind: Namespace, metadata: {name: kube-syst
 func (w *world) reasons(name string) (all string) {
 	statuses, _ := w.registry.Statuses()
 	s := statuses[name]
-	mismatches := problem.Of(s.Problems(nil, time.Now()), problem.SameCluster, problem.OtherDomain, problem.OtherAnchors,
-		problem.AnchorsExpire, problem.ClockSkew)
+	mismatches := problem.Of(s.Problems(nil, time.Now()),
+		problem.SameCluster, problem.OtherDomain, problem.OtherAnchors, problem.AnchorsExpire, problem.ClockSkew)
 	for _, p := range mismatches {
 		all += p.Reason + " "
 	}
@@ -178,7 +178,8 @@ func TestTrustAnchors(t *testing.T) {
 					w.apply(spec)
 				}
 				if c.roots != none {
-					w.network.Server("east").ApplyYAML(configMap("linkerd-identity-trust-roots", "ca-bundle.crt", c.roots))
+					roots := configMap("linkerd-identity-trust-roots", "ca-bundle.crt", c.roots)
+					w.network.Server("east").ApplyYAML(roots)
 				}
 
 				w.wait(6 * time.Minute)

@@ -16,7 +16,8 @@ func TestParseConfig(t *testing.T) {
 		"a trust domain":   {"identityTrustDomain: a.example", Config{"a.example", "cluster.local", ""}},
 		"anchors":          {"identityTrustAnchorsPEM: pem", Config{"cluster.local", "cluster.local", "pem"}},
 		"anchors, of others": {
-			"{identityTrustAnchorsPEM: pem, identity: {externalCA: true}}", Config{"cluster.local", "cluster.local", ""},
+			"{identityTrustAnchorsPEM: pem, identity: {externalCA: true}}",
+			Config{"cluster.local", "cluster.local", ""},
 		},
 		"no identity": {
 			"{identityTrustAnchorsPEM: pem, identity: null}", Config{"cluster.local", "cluster.local", "pem"},

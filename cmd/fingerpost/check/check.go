@@ -92,8 +92,9 @@ func Command(version string) *cobra.Command {
 		Use:   "check",
 		Short: "Check the health of Fingerpost and of the linked clusters",
 		Long: `Check the health of Fingerpost and of the linked clusters: what replicas report, and what can be seen
-of this cluster with your permissions. A stream is opened to each replica, as a proxy does. With --pre, check that Fingerpost can be installed. The exit code
-is 1 if a check has failed (×); warnings (‼) do not fail the report.
+of this cluster with your permissions. A stream is opened to each replica, as a proxy does. With --pre,
+check that Fingerpost can be installed. The exit code is 1 if a check has failed (×); warnings (‼) do
+not fail the report.
 
 What may pass later by itself is waited for, for as long as --wait, while stderr shows what that is.
 Ctrl-C ends that: what was not checked by then is marked as such.

@@ -133,7 +133,8 @@ func TestAsk(t *testing.T) {
 		},
 		"no message": {sends(t, nil), short, "connected to ADDR, and no message within "},
 		"no message, as the server notices first": {
-			ends(t, status.Error(codes.DeadlineExceeded, "RST_STREAM")), long, "connected to ADDR, and no message within ",
+			ends(t, status.Error(codes.DeadlineExceeded, "RST_STREAM")), long,
+			"connected to ADDR, and no message within ",
 		},
 		"ends":    {ends(t, nil), long, "connected to ADDR, and the stream ended before a message"},
 		"is full": {ends(t, status.Error(codes.ResourceExhausted, "full")), long, ""},
