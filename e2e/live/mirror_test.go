@@ -123,8 +123,8 @@ func (m *mirroring) run() {
 	client, err := kubernetes.NewForConfigAndClient(m.conn.Config, m.conn.HTTPClient)
 	m.do(err)
 	permissions := apply.NewPermissions(logr.Discard(), client)
-	go func() { m.over <- m.mirror.Run(ctx, m.conn, permissions) }()
-	go func() { m.over <- m.links.WriteStatus(ctx, permissions) }()
+	go func() { m.over <- m.mirror.Run(ctx, m.conn, permissions, nil) }()
+	go func() { m.over <- m.links.WriteStatus(ctx, permissions, nil) }()
 }
 
 func (m *mirroring) stop() {
