@@ -308,6 +308,7 @@ const (
 	simSilent = 220 * time.Second // until it is noticed that a watch is silent
 
 	simPermission = 450*time.Second + simSettle // until it is noticed that a permission is there again
+	simServed     = 160*time.Second + simSettle // likewise, that a kind is served which was absent for 4 minutes
 )
 
 // failing are what API servers can fail to answer.
@@ -646,7 +647,8 @@ var deedKinds = []deedKind{
 		}
 		return deed{{at, "unlink " + cluster}, {end, "link " + cluster}}
 	}},
-	{2, 0, func(h *history, at, end time.Duration) deed { // for less than the grace of deletions
+	// For less than the grace of deletions.
+	{2, simServed, func(h *history, at, end time.Duration) deed {
 		if end = min(end, at+4*time.Minute); !h.take(at, end, "east link", "west link", "links") {
 			return nil
 		}
