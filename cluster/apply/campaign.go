@@ -123,7 +123,7 @@ func (c *Campaign) Engage(ctx context.Context, spec *watch.Value[cluster.Spec], 
 	for _, name := range c.leases {
 		wg.Go(func() { c.campaign(ctx, target, name, spec) })
 	}
-	wg.Go(func() { target.reportFailures(ctx.Done()) })
+	wg.Go(func() { target.reportFailures(ctx) })
 }
 
 func (c *Campaign) campaign(ctx context.Context, t *Target, name string, spec *watch.Value[cluster.Spec]) {

@@ -144,6 +144,10 @@ func TestTasksOfOneLease(t *testing.T) {
 		if holder := holderOf(server, "shared"); holder != "" {
 			t.Errorf("the Lease is held by %s", holder)
 		}
+		server.Fail("selfsubjectaccessreviews.authorization.k8s.io", 503, 0)
+		pass(3 * PermissionRetry)
+		expect("when that cannot be reviewed", 0, 0, cluster.ReadOnly)
+		server.Fail("selfsubjectaccessreviews.authorization.k8s.io", 0, 0)
 		refused[0].Store(false)
 		pass(2 * PermissionRetry)
 		expect("when one is granted", 1, 0, cluster.ReadOnly)

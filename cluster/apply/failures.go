@@ -2,6 +2,7 @@ package apply
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"maps"
 	"slices"
@@ -17,8 +18,8 @@ const (
 	// Loop. Before, it was a conflict with another writer, or an API server that restarts.
 	ReportedAfter = 4
 
-	maxFailing   = 1000 // objects of one kind of which more is kept than their number
-	shownFailing = 3    // that are named
+	maxWorded    = 32 // objects of one Loop of which the words of what refuses them are kept
+	shownFailing = 3  // that are named
 	failingPause = time.Second
 )
 
@@ -26,20 +27,21 @@ const (
 // and did not succeed is a problem of that cluster. Each Loop has its own, and drops it at its end: what a term has
 // tried in vain is the next one's to try.
 //
-// They cost 100 bytes an object that fails, and the cause of maxFailing of them. What has changed is reported once a
+// They cost 100 bytes an object that fails, and 512 for each of maxWorded of them. What has changed is reported once a
 // second at most, however many there are.
 type Failures struct {
 	target *Target
 	what   string // is written of an object, such as EndpointSlices
 
-	mu  sync.Mutex      // guards all below; a leaf
-	all map[any]failure // by key of the Loop
+	mu     sync.Mutex      // guards all below; a leaf
+	all    map[any]failure // by key of the Loop
+	worded int             // those of all that have the words
 }
 
 // A failure is why one object cannot be written.
 type failure struct {
 	since time.Time
-	cause api.Cause // the newest; without a text if too many fail
+	cause api.Cause // the newest; without a text if too many have one
 }
 
 // Failures returns those of a Loop that writes into the cluster. what is for people: what is written of each key, such
@@ -58,13 +60,19 @@ func (f *Failures) note(key any, err error, inARow int) {
 		return
 	}
 
+	cause := api.CauseOf(err)
 	f.mu.Lock()
 	before, found := f.all[key]
-	now := failure{before.since, api.CauseOf(err)}
+	now := failure{before.since, cause}
 	if !found {
 		now.since = time.Now()
 	}
-	if before.cause.Text == "" && len(f.all) >= maxFailing {
+
+	switch {
+	case before.cause.Text != "":
+	case f.worded < maxWorded:
+		f.worded++
+	default:
 		now.cause.Text = ""
 	}
 	f.all[key] = now
@@ -79,8 +87,11 @@ func (f *Failures) note(key any, err error, inARow int) {
 // forget notes that an object is as it should be.
 func (f *Failures) forget(key any) {
 	f.mu.Lock()
-	_, found := f.all[key]
+	before, found := f.all[key]
 	delete(f.all, key)
+	if before.cause.Text != "" {
+		f.worded--
+	}
 	f.mu.Unlock()
 
 	if found {
@@ -136,36 +147,54 @@ func (f *Failures) summary() (all cluster.Failing, found bool) {
 }
 
 // reportFailures reports what fails, whenever that has changed, until ctx ends.
-func (t *Target) reportFailures(done <-chan struct{}) {
+func (t *Target) reportFailures(ctx context.Context) {
 	for {
 		select {
 		case <-t.failing.Rung():
 			t.mu.Lock()
 			t.publish()
 			t.mu.Unlock()
-		case <-done:
+		case <-ctx.Done():
 			return
 		}
 
 		pause := time.NewTimer(failingPause)
 		select {
 		case <-pause.C:
-		case <-done:
+		case <-ctx.Done():
 			pause.Stop()
 			return
 		}
 	}
 }
 
-// writing returns what is reported of the cluster. It needs t.mu.
+// writing returns what is reported of the cluster. Of what several Loops write there is one entry. It needs t.mu.
 func (t *Target) writing() cluster.Writing {
 	writing := writingOf(t.leases)
 	for _, f := range t.failures {
-		if failing, found := f.summary(); found {
+		failing, found := f.summary()
+		if !found {
+			continue
+		}
+
+		same := slices.IndexFunc(writing.Failing, func(o cluster.Failing) bool { return o.What == failing.What })
+		if same < 0 {
 			writing.Failing = append(writing.Failing, failing)
+		} else {
+			writing.Failing[same] = bothOf(writing.Failing[same], failing)
 		}
 	}
 	return writing
+}
+
+// bothOf returns what is reported of the objects of two: the reason is that of those that fail for longest.
+func bothOf(a, b cluster.Failing) cluster.Failing {
+	if b.Since.Before(a.Since) {
+		a, b = b, a
+	}
+	all := slices.Concat(a.Objects, b.Objects)
+	a.Objects, a.Count = all[:min(len(all), shownFailing)], a.Count+b.Count
+	return a
 }
 
 // publish reports what is known of writing into the cluster. It needs t.mu, which orders reports.

@@ -22,7 +22,7 @@ func TestFailures(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		target := &Target{failing: watch.NewBell()}
 		var fails sync.Map // errors, by key
-		const all = maxFailing + 10
+		const all = maxWorded + 10
 		loop := NewLoop(logr.Discard(), Config[int]{
 			Reconcile: func(_ context.Context, k int) error {
 				if err, fails := fails.Load(k); fails {
@@ -75,14 +75,22 @@ func TestFailures(t *testing.T) {
 				kept++
 			}
 		}
-		if kept != maxFailing {
-			t.Errorf("the causes of %d are kept, want %d", kept, maxFailing)
+		if kept != maxWorded {
+			t.Errorf("the words of %d are kept, want %d", kept, maxWorded)
 		}
+
+		another := target.Failures("things")
+		another.note("another", errors.New("later"), ReportedAfter)
+		w := target.writing()
+		if got := w.Failing[0]; len(w.Failing) != 1 || got.Count != all+1 || got.Error != "no 7" {
+			t.Errorf("of two Loops: %+v", w.Failing)
+		}
+		another.drop()
 
 		fails.Clear()
 		pass(2 * time.Minute)
-		if got := reported(); got.Count != 0 {
-			t.Errorf("all are written: %+v", got)
+		if got := reported(); got.Count != 0 || loop.config.Failures.worded != 0 {
+			t.Errorf("all are written: %+v, and the words of %d are kept", got, loop.config.Failures.worded)
 		}
 
 		fails.Store(1, errors.New("no"))

@@ -243,7 +243,7 @@ func (a *App) addWriters(ctx context.Context, log logr.Logger, options Options, 
 	campaign.Add(apply.OwnLease, apply.Task{
 		Name: "status of Links", Wanted: isLocal,
 		Run: cutting(localConn, func(term context.Context, t *apply.Target) error {
-			return a.Links.WriteStatus(term, t.Permissions, t.Failures("the status"))
+			return a.Links.WriteStatus(term, t.Permissions, t.Failures("statuses"))
 		}),
 	})
 
