@@ -35,7 +35,7 @@ func DefaultConfig() Config {
 	}
 }
 
-// The kinds of messages that Encoders make, and any protocol may send.
+// The types of messages that Encoders make, and any protocol may send.
 const (
 	Add       serving.MessageType = "add"
 	Remove    serving.MessageType = "remove"

@@ -34,7 +34,7 @@ func NewFrame(messageType MessageType, bytes []byte, adds, removes int) *Frame {
 // Compose returns a message of a type: all fields of some messages, and then those of a tail of its own. Messages that
 // are composed of one Frame share its bytes, in memory and in flight, as streams that send it do. So the answers of
 // several Feeds are one message, which costs a stream what it does not share: a nonce, or a version. It counts the
-// addresses that its parts do, and has MaxFrame bytes at most in all, for which the caller sees to it.
+// addresses that its parts do. The caller ensures that all of it has MaxFrame bytes at most.
 //
 // In protobuf the fields of one message after those of another one are both of them, merged: elements of repeated
 // fields add up, of other fields the last one counts. Parts that are too small to be counted in flight are copied, and

@@ -132,5 +132,5 @@ var remedies = map[Reason]string{
 	WebhookFails:    "see why the webhook does not answer, or set its failurePolicy to Ignore",
 	StorageFails:    "see the storage of the API server",
 	Overloaded:      "see what keeps the API server busy",
-	NamespaceEnds:   "nothing is written into a namespace that is being deleted",
+	NamespaceEnds:   "see why the namespace is not deleted completely, if that lasts",
 }

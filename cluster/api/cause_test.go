@@ -51,7 +51,7 @@ func TestCauseOf(t *testing.T) {
 			api.DeniedByWebhook,
 		},
 		{
-			"mute webhook", "denied by webhook guard.corp.example: without explanation",
+			"webhook without an explanation", "denied by webhook guard.corp.example: without explanation",
 			apierrors.NewBadRequest(`admission webhook "guard.corp.example" denied the request without explanation`),
 			api.DeniedByWebhook,
 		},

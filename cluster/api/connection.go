@@ -477,7 +477,7 @@ const (
 	Untrusted    Reason = "Untrusted"    // its certificate is not signed by the authority we were given
 	Unauthorized Reason = "Unauthorized" // it rejects the credentials
 	NotReady     Reason = "NotReady"     // it reports so itself
-	Forbidden    Reason = "Forbidden"    // it refuses to list or watch a required kind
+	Forbidden    Reason = "Forbidden"    // the credentials lack a right: to list or watch a required kind, or to write
 	Malformed    Reason = "Malformed"    // it redirects, compresses, or sends too much at once
 	OverBudget   Reason = "OverBudget"   // it lists many times its budget
 

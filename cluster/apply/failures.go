@@ -171,6 +171,7 @@ func (t *Target) reportFailures(ctx context.Context) {
 // writing returns what is reported of the cluster. Of what several Loops write there is one entry. It needs t.mu.
 func (t *Target) writing() cluster.Writing {
 	writing := writingOf(t.leases)
+
 	for _, f := range t.failures {
 		failing, found := f.summary()
 		if !found {

@@ -65,7 +65,7 @@ func (r *Reconciler) addKinds() {
 	if r.options.Local {
 		r.nodes = addKind(r, kindNode, optional, api.Metadata(core, "nodes", "Node"), reduceNode)
 		profiles := api.Newest(linkerd.ServiceProfiles, linkerd.ServiceProfileVersions, "ServiceProfile")
-		r.profiles = addKind(r, typeProfile, optional, profiles, reduceProfile)
+		r.profiles = addKind(r, kindProfile, optional, profiles, reduceProfile)
 	}
 }
 

@@ -32,7 +32,7 @@ type objectKind uint8
 
 const (
 	kindNode objectKind = iota
-	typeProfile
+	kindProfile
 	kindReplicaSet
 	kindJob
 	kindServer
@@ -267,7 +267,7 @@ func (r *Reconciler) reconcileObject(ref objectRef) {
 	switch ref.kind {
 	case kindNode:
 		r.reconcileNode(ref.key)
-	case typeProfile:
+	case kindProfile:
 		r.reconcileProfile(ref.key)
 	case kindReplicaSet, kindJob:
 		r.reconcileOwner(ref)

@@ -70,7 +70,7 @@ func (r *Reconciler) beginTerms(published *federation.Facts, unlisted []Input) {
 		writers.profiles = published.Profiles.NewWriter(r.cluster)
 		writers.terms = append(writers.terms,
 			term{[]objectKind{kindNode}, writers.nodes.MarkSynced},
-			term{[]objectKind{typeProfile}, writers.profiles.MarkSynced},
+			term{[]objectKind{kindProfile}, writers.profiles.MarkSynced},
 			term{[]objectKind{kindService, kindPod, kindExternal}, writers.addresses.MarkSynced},
 		)
 	}

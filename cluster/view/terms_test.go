@@ -61,7 +61,7 @@ func TestUnlistedKinds(t *testing.T) {
 			listed objectKind
 			want   string
 		}{
-			{typeProfile, "address external node server"}, // it was listed from the beginning
+			{kindProfile, "address external node server"}, // it was listed from the beginning
 			{kindNode, "address external server"},
 			{kindServer, "address external"},
 			{kindExternal, ""},

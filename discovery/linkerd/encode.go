@@ -205,10 +205,10 @@ func removes(addrs []netip.AddrPort) []*serving.Frame {
 
 // pack fills messages with addresses and a tail each, and leaves out what is larger than a message may be.
 func pack[A any](
-	kind serving.MessageType, addrs []A, tail []byte, size func(*A) int, put func(*A, []byte) []byte,
+	messageType serving.MessageType, addrs []A, tail []byte, size func(*A) int, put func(*A, []byte) []byte,
 ) (frames []*serving.Frame, leftOut int) {
 	field := protowire.Number(updateAdd)
-	if kind == discovery.Remove {
+	if messageType == discovery.Remove {
 		field = updateRemove
 	}
 
@@ -237,10 +237,10 @@ func pack[A any](
 		}
 
 		added, removed := count, 0
-		if kind == discovery.Remove {
+		if messageType == discovery.Remove {
 			added, removed = 0, count
 		}
-		frames = append(frames, serving.NewFrame(kind, append(message, tail...), added, removed))
+		frames = append(frames, serving.NewFrame(messageType, append(message, tail...), added, removed))
 		addrs = addrs[count:]
 	}
 	return frames, leftOut

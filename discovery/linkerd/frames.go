@@ -26,12 +26,12 @@ func noEndpoints(exists bool) *serving.Frame {
 	return constant(discovery.NoEntries, &pb.Update{Update: &pb.Update_NoEndpoints{NoEndpoints: none}})
 }
 
-func constant(kind serving.MessageType, m proto.Message) *serving.Frame {
+func constant(messageType serving.MessageType, m proto.Message) *serving.Frame {
 	b, err := marshal(m)
 	if err != nil {
 		panic("BUG: a constant that cannot be encoded: " + err.Error())
 	}
-	return serving.NewFrame(kind, b, 0, 0)
+	return serving.NewFrame(messageType, b, 0, 0)
 }
 
 // marshal encodes a message, and fails if a text in it is no UTF-8.

@@ -30,9 +30,9 @@ func isolated(ctx context.Context, b *bench) (err error) {
 	defer func() { err = errors.Join(err, site.stop()) }()
 
 	arrivals := make(chan arrival, 100)
-	c, err := open(ctx, site.server.Addr, options{streams: 1, path: pathOf(standsFor(remote)), received: func(_, _ int, bytes []byte) {
-		arrivals <- arrival{newest(bytes), time.Now()}
-	}})
+	received := func(_, _ int, bytes []byte) { arrivals <- arrival{newest(bytes), time.Now()} }
+	asked := options{streams: 1, path: pathOf(standsFor(remote)), received: received}
+	c, err := open(ctx, site.server.Addr, asked)
 	if err != nil {
 		return err
 	}
