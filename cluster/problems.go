@@ -13,6 +13,7 @@ import (
 	"github.com/fingerpost/fingerpost/cluster/linkerd"
 	"github.com/fingerpost/fingerpost/cluster/problem"
 	"github.com/fingerpost/fingerpost/federation"
+	"github.com/fingerpost/fingerpost/internal/words"
 )
 
 const (
@@ -244,8 +245,8 @@ func (s *statusProblems) addBudget() {
 	}
 	if letGo := s.Traffic.LetGo; letGo.Endpoints > 0 {
 		texts = append(texts, fmt.Sprintf("the cluster has withdrawn most of what it had, and together with what it "+
-			"has now that exceeds %s: %d endpoints are not held any more, those that it withdrew first",
-			letGo.Budget, letGo.Endpoints))
+			"has now that exceeds %s: %s that it withdrew first %s not held any more",
+			letGo.Budget, words.Count(letGo.Endpoints, "endpoint"), words.Are(letGo.Endpoints)))
 	}
 	if len(texts) > 0 {
 		s.add(problem.OverBudget, problem.Urgent, strings.Join(texts, "; "))
@@ -261,8 +262,8 @@ func (s *statusProblems) addSlices() {
 		return
 	}
 	if n := s.LeftOut.Excess; n > 0 {
-		p := s.add(problem.TooManySlices, problem.Warning, fmt.Sprintf("%d endpoints are in no EndpointSlice here, "+
-			"because a cluster may have only so many slices in one Service", n))
+		p := s.add(problem.TooManySlices, problem.Warning, fmt.Sprintf("%s %s in no EndpointSlice here, "+
+			"because a cluster may have only so many slices in one Service", words.Count(n, "endpoint"), words.Are(n)))
 		p.Affected = "existing slices are kept up to date"
 	}
 }
@@ -276,8 +277,8 @@ func (s *statusProblems) addTraffic() {
 			more = fmt.Sprintf(" and %d more", n)
 		}
 		s.add(problem.StillNeeded, problem.Warning, fmt.Sprintf(
-			"no other cluster has ready endpoints of %d Services, which get those of this one: %s%s",
-			drain.Needed, strings.Join(drain.NeededBy, ", "), more))
+			"no other cluster has ready endpoints of %s, so that those of this one are used: %s%s",
+			words.Count(drain.Needed, "Service"), strings.Join(drain.NeededBy, ", "), more))
 	case drain.Percent < 100 && drain.By != "" && (drain.Percent > 0 || !drain.Next.IsZero()):
 		s.add(problem.Draining, problem.Information, fmt.Sprintf(
 			"%d %% of the cluster's traffic is taken away by %s%s", drain.Percent, drain.By, drain.nextStep()))
@@ -286,12 +287,13 @@ func (s *statusProblems) addTraffic() {
 	if pending := s.Traffic.Unconfirmed; pending.Endpoints > 0 {
 		s.add(problem.Unconfirmed, problem.Urgent, fmt.Sprintf(
 			"the cluster has withdrawn most of what it had at once, at %s, and has not listed its Services and "+
-				"EndpointSlices since: until it has, %d endpoints are held, for all Services",
-			clock(pending.Since), pending.Endpoints)).Since = pending.Since
+				"EndpointSlices since: until it has, %s %s held, for all Services",
+			clock(pending.Since), words.Count(pending.Endpoints, "endpoint"), words.Are(pending.Endpoints))).Since = pending.Since
 	}
 	if w := s.Traffic.Withdrawn; w != nil {
 		s.add(problem.Held, problem.Urgent, fmt.Sprintf("the cluster has withdrawn most of what it had at once: %d of "+
-			"its endpoints are held until %s, for Services that have nothing else: %s", w.Endpoints, clock(w.Until), w))
+			"its endpoints %s held until %s, for Services that have nothing else: %s",
+			w.Endpoints, words.Are(w.Endpoints), clock(w.Until), w))
 	}
 }
 

@@ -21,6 +21,7 @@ import (
 	"github.com/fingerpost/fingerpost/cluster/linkerd"
 	"github.com/fingerpost/fingerpost/federation/policy"
 	"github.com/fingerpost/fingerpost/federation/watch"
+	"github.com/fingerpost/fingerpost/internal/words"
 )
 
 const linkKind = "links.multicluster.linkerd.io"
@@ -444,8 +445,8 @@ func TestListsAreBounded(t *testing.T) {
 			t.Error("the list is not sorted by name")
 		}
 		want := fmt.Sprintf(
-			"as it asks; status.mirrorServices leaves out 4000 Services; status.federatedServices leaves out %d Services",
-			5000-len(s.Federated),
+			"as it asks; status.mirrorServices leaves out 4,000 Services; status.federatedServices leaves out %s",
+			words.Count(5000-len(s.Federated), "Service"),
 		)
 		if got := f.condition(Mirrors)["message"]; got != want {
 			t.Errorf("message %q, want %q", got, want)

@@ -91,7 +91,7 @@ func TestTrafficConditions(t *testing.T) {
 			cluster.Traffic{Drain: cluster.Drain{
 				By: "it", Percent: 100, Needed: 5, NeededBy: []string{"a/a", "b/b", "c/c"},
 			}},
-			Drained, "False StillNeeded no other cluster has ready endpoints of 5 Services, which get those of this one: " +
+			Drained, "False StillNeeded no other cluster has ready endpoints of 5 Services, so that those of this one are used: " +
 				"a/a, b/b, c/c and 2 more", true,
 		},
 		{

@@ -15,6 +15,7 @@ import (
 	"github.com/fingerpost/fingerpost/cluster/api"
 	"github.com/fingerpost/fingerpost/cluster/apply/status"
 	"github.com/fingerpost/fingerpost/cluster/linkerd"
+	"github.com/fingerpost/fingerpost/internal/words"
 )
 
 // A writtenStatus is the part of a Link's status that we write. It is immutable.
@@ -155,15 +156,15 @@ func (m MirrorStatus) writable(before *MirrorStatus) *MirrorStatus {
 
 	message := status.Message(m.Condition.Message)
 	if n := len(m.Unmatched); n > 0 {
-		message += fmt.Sprintf("; %d Services have a label that no selector of the Link matches, such as %s",
-			n, m.Unmatched[0])
+		message += fmt.Sprintf("; no selector of the Link matches the label of %s, such as %s",
+			words.Count(n, "Service"), m.Unmatched[0])
 	}
 	if n := m.unlistedMirrored; n > 0 {
-		message += fmt.Sprintf("; status.mirrorServices leaves out %d Services", n)
+		message += "; status.mirrorServices leaves out " + words.Count(n, "Service")
 	}
 
 	if n := m.unlistedFederated; n > 0 {
-		message += fmt.Sprintf("; status.federatedServices leaves out %d Services", n)
+		message += "; status.federatedServices leaves out " + words.Count(n, "Service")
 	}
 	m.Condition.Message = message
 	m.Unmatched = m.Unmatched[:min(len(m.Unmatched), maxNamed)]

@@ -12,6 +12,7 @@ import (
 	"github.com/fingerpost/fingerpost/cluster/api"
 	"github.com/fingerpost/fingerpost/cluster/linkerd"
 	"github.com/fingerpost/fingerpost/federation"
+	"github.com/fingerpost/fingerpost/internal/words"
 )
 
 // newView returns the View of a Service of a cluster, without slices.
@@ -106,7 +107,7 @@ func newComposition(
 		members.parse(svc.Annotations[linkerd.RemoteDiscoveryKey], false)
 		members.parse(svc.Annotations[MembersKey], true)
 		if members.more > 0 {
-			out.addf("%d members after the first %d", members.more, maxMembers)
+			out.addf(words.Count(members.more, "member")+" after the first %d", maxMembers)
 		}
 		return &federation.Composition{Union: true, Members: members.all}, ""
 	}

@@ -177,7 +177,7 @@ func TestReplicasThatDiffer(t *testing.T) {
 			})
 		})
 	}
-	reports("they differ in 1 places, such as west: Live in " + w.Server.Debug + ", not linked in")
+	reports("they differ in 1 place, such as west: Live in " + w.Server.Debug + ", not linked in")
 	w.do(other.Link(t.Context(), &site))
 	other.state(&site, "Live", 10*time.Second)
 	reports("success ")

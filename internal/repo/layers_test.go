@@ -16,21 +16,21 @@ cmd/fingerpost -> discovery/linkerd federation links serving
 cmd/fingerpost/app -> admission cmd/fingerpost/debug cmd/fingerpost/server cmd/fingerpost/webhook
 cmd/fingerpost/app -> cluster cluster/apply cluster/checkpoint cluster/endpointslice cluster/api cluster/lease
 cmd/fingerpost/app -> cluster/tokenreview discovery/linkerd federation federation/watch links links/mirror serving
-cmd/fingerpost/check -> cmd/fingerpost/cli cmd/fingerpost/debug
+cmd/fingerpost/check -> cmd/fingerpost/cli cmd/fingerpost/debug internal/words
 cmd/fingerpost/check -> cluster cluster/api cluster/apply cluster/linkerd cluster/problem federation links
-cmd/fingerpost/cli -> cmd/fingerpost/debug
+cmd/fingerpost/cli -> cmd/fingerpost/debug internal/words
 cmd/fingerpost/cli -> cluster cluster/api cluster/linkerd cluster/problem
 cmd/fingerpost/cli -> discovery discovery/proxy federation federation/policy links
-cmd/fingerpost/debug -> cmd/fingerpost/server
+cmd/fingerpost/debug -> cmd/fingerpost/server internal/words
 cmd/fingerpost/debug -> cluster cluster/problem discovery discovery/linkerd federation links serving
 cmd/fingerpost/server -> cluster/tokenreview federation/watch serving
 cmd/fingerpost/webhook -> admission cluster/linkerd/serviceprofile
 cmd/fingerpost/cmdtest ->
 
 links/mirror -> links cluster cluster/apply cluster/apply/object cluster/lease cluster/linkerd cluster/api
-links/mirror -> federation federation/policy federation/watch
+links/mirror -> federation federation/policy federation/watch internal/words
 links -> cluster cluster/apply cluster/apply/status cluster/linkerd cluster/api cluster/problem cluster/view
-links -> federation federation/policy federation/watch
+links -> federation federation/policy federation/watch internal/words
 
 cluster/endpointslice -> cluster cluster/apply cluster/apply/object cluster/linkerd cluster/api cluster/view
 cluster/endpointslice -> federation federation/policy federation/watch
@@ -40,10 +40,11 @@ cluster/apply/status -> cluster/apply cluster/api federation
 cluster/apply -> cluster cluster/lease cluster/api federation federation/watch
 cluster/lease -> cluster/api federation/watch
 cluster -> cluster/api cluster/checkpoint cluster/linkerd cluster/problem cluster/view
-cluster -> federation federation/policy federation/watch
+cluster -> federation federation/policy federation/watch internal/words
 cluster/checkpoint -> cluster/api federation federation/facts federation/profile
 cluster/view -> cluster/linkerd cluster/linkerd/serviceprofile cluster/api
 cluster/view -> federation federation/facts federation/policy federation/profile federation/watch
+cluster/view -> internal/words
 cluster/linkerd/serviceprofile -> federation federation/profile
 cluster/linkerd ->
 cluster/problem ->
@@ -68,6 +69,7 @@ federation/profile ->
 federation/watch ->
 
 internal/repo ->
+internal/words ->
 `
 
 // strangers are the packages of other modules that a package, and what is below it, must not import.

@@ -734,7 +734,8 @@ func TestServicesOfALinkAreLimited(t *testing.T) {
 		}
 		f.mirroring(
 			"east",
-			"False TooManyServices: 3 Services exist here for the cluster, as many as -max-mirrors-per-link allows: they are kept up to date, and 8 more",
+			"False TooManyServices: the cluster has 3 Services here, as many as -max-mirrors-per-link allows: "+
+				"what exists is kept up to date, and 8 more",
 		)
 		f.mirroring("west", "True Mirroring")
 		for i := range 10 { // existing mirrors are kept up to date

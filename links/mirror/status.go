@@ -15,6 +15,7 @@ import (
 	"github.com/fingerpost/fingerpost/cluster/api"
 	"github.com/fingerpost/fingerpost/cluster/apply"
 	"github.com/fingerpost/fingerpost/cluster/linkerd"
+	"github.com/fingerpost/fingerpost/internal/words"
 	"github.com/fingerpost/fingerpost/links"
 )
 
@@ -252,8 +253,9 @@ func (t *term) mirroringCondition(
 			}
 		}
 		return condition(metav1.ConditionFalse, reasonTooMany, fmt.Sprintf(
-			"%d Services exist here for the cluster, as many as -max-mirrors-per-link allows: they are kept up to "+
-				"date, and %d more that the Link selects are not created", t.options.MaxServices, waiting))
+			"the cluster has %s here, as many as -max-mirrors-per-link allows: what exists is kept up to "+
+				"date, and %d more that the Link selects %s not created",
+			words.Count(t.options.MaxServices, "Service"), waiting, words.Are(waiting)))
 	}
 
 	if !t.paces.pacedUntil(link.Cluster).IsZero() {

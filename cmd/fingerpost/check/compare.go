@@ -13,6 +13,7 @@ import (
 
 	"github.com/fingerpost/fingerpost/cmd/fingerpost/cli"
 	"github.com/fingerpost/fingerpost/cmd/fingerpost/debug"
+	"github.com/fingerpost/fingerpost/internal/words"
 )
 
 // settle is how long a difference between two replicas must last: a change reaches one before the other.
@@ -55,8 +56,8 @@ func compareReplicas(ctx context.Context, pair []cli.Replica) error {
 		return err
 	}
 	first := slices.MinFunc(slices.Collect(maps.Keys(lasting)), compareItems)
-	return warningf("they differ in %d places, such as %s: %s; 'fingerpost explain' shows the addresses of a "+
-		"Service in each", len(lasting), strings.TrimRight(first.cluster+" "+first.service, " "), lasting[first])
+	return warningf("they differ in %s, such as %s: %s; 'fingerpost explain' shows the addresses of a "+
+		"Service in each", words.Count(len(lasting), "place"), strings.TrimRight(first.cluster+" "+first.service, " "), lasting[first])
 }
 
 // currentDifferences returns where two replicas differ now, and how.

@@ -254,7 +254,7 @@ func TestChecks(t *testing.T) {
 			west(&w.pages[1]).Status.Contact = errors.New("timeout")
 		}, []string{
 			// This is no error, although it takes longer than --timeout.
-			"warning replicas/replica 1 agrees with replica 0: they differ in 1 places",
+			"warning replicas/replica 1 agrees with replica 0: they differ in 1 place",
 			"error clusters/west is in contact: it is Stale in replica 1, last contact never: timeout",
 		}},
 		"of the second replica's own": {func(w *checkWorld) {

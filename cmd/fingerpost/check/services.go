@@ -10,6 +10,7 @@ import (
 	"github.com/fingerpost/fingerpost/cluster/problem"
 	"github.com/fingerpost/fingerpost/cmd/fingerpost/cli"
 	"github.com/fingerpost/fingerpost/cmd/fingerpost/debug"
+	"github.com/fingerpost/fingerpost/internal/words"
 )
 
 // maxNamed is how many objects a check names.
@@ -77,7 +78,7 @@ func (k *knownReplicas) problemText(reasons []problem.Class) string {
 		if slices.Contains(reasons, p.Reason) {
 			clients := ""
 			if p.Streams > 0 {
-				clients = fmt.Sprintf(" (%d streams)", p.Streams)
+				clients = fmt.Sprintf(" (%s)", words.Count(p.Streams, "stream"))
 			}
 			lines = append(lines, fmt.Sprintf("%s%s: %s", p.Service, clients, p.Message))
 		}

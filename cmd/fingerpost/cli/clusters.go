@@ -16,6 +16,7 @@ import (
 	"github.com/fingerpost/fingerpost/cluster/problem"
 	"github.com/fingerpost/fingerpost/cmd/fingerpost/debug"
 	"github.com/fingerpost/fingerpost/federation"
+	"github.com/fingerpost/fingerpost/internal/words"
 	"github.com/fingerpost/fingerpost/links"
 )
 
@@ -251,7 +252,11 @@ func printClusters(frame *frame, all replicaClusters, now time.Time) {
 	table.keepColumns, table.oneLine = 2, true
 	table.volatile = []string{"CONTACT", "SERVICES", "ENDPOINTS", "CREDENTIALS-END"}
 	table.optional = []string{"WRITES", "SERVICES", "CREDENTIALS-END", "REPLICAS"}
+
 	rows := all.summaries()
+	if len(rows) == 0 && len(all.known) > 0 {
+		return // none has a name that was asked for, which is the error of the command
+	}
 	var bad, flawed []string
 
 	for _, summary := range rows {
@@ -290,39 +295,53 @@ func printClusters(frame *frame, all replicaClusters, now time.Time) {
 	}
 
 	frame.addTable(table)
-	text, colour := verdict(len(rows), bad, flawed)
+	text, colour := verdict(rows, len(all.known), bad, flawed)
 	frame.lines = append(frame.lines, line{frame.Paint(colour, text), text})
 }
 
-// verdict sums up how many clusters of all are not Live, and how many others have a problem.
-func verdict(all int, bad, flawed []string) (text string, colour Colour) {
-	details := ". Details: fingerpost clusters %s -o wide"
-	switch {
-	case all == 0:
+// verdict sums up how many of the clusters that are shown, of all that are known, are not Live, and how many others
+// have a problem.
+func verdict(shown []clusterSummary, known int, bad, flawed []string) (text string, colour Colour) {
+	if known == 0 {
 		return "There are no clusters.", Plain
-	case len(bad) > 0:
-		text, colour = fmt.Sprintf("%d of %d clusters %s not Live", len(bad), all, isOrAre(len(bad))), Red
-		if len(flawed) > 0 {
-			text += fmt.Sprintf(", and %d Live with a problem", len(flawed))
-		}
-		return text + fmt.Sprintf(details, Printable(bad[0])), colour
-	case len(flawed) > 0 && all == 1:
-		return "The only cluster is Live, with a problem" + fmt.Sprintf(details, Printable(flawed[0])), Yellow
-	case len(flawed) > 0:
-		text = fmt.Sprintf("All %d clusters are Live, %d with a problem", all, len(flawed))
-		return text + fmt.Sprintf(details, Printable(flawed[0])), Yellow
-	case all == 1:
-		return "The only cluster is Live.", Green
 	}
 
-	return fmt.Sprintf("All %d clusters are Live.", all), Green
+	are, flaws := subjectOf(shown, known), ""
+	switch {
+	case len(bad) > 0 && len(shown) == 1:
+		text, colour = are+" not Live", Red
+	case len(bad) > 0:
+		text, colour = fmt.Sprintf("%d of %d clusters %s not Live", len(bad), len(shown), words.Are(len(bad))), Red
+		flaws = fmt.Sprintf(", and %d Live with a problem", len(flawed))
+	case len(flawed) == 0:
+		return are + " Live.", Green
+	default:
+		text, colour = are+" Live", Yellow
+		flaws = ", with a problem"
+		if len(shown) > 1 {
+			flaws = fmt.Sprintf(", %d with a problem", len(flawed))
+		}
+	}
+
+	if len(flawed) > 0 {
+		text += flaws
+	}
+	first := append(bad, flawed...)[0]
+	return text + ". Details: fingerpost clusters " + Printable(first) + " -o wide", colour
 }
 
-func isOrAre(n int) string {
-	if n == 1 {
-		return "is"
+// subjectOf names the clusters that are shown, with their verb.
+func subjectOf(shown []clusterSummary, known int) string {
+	switch {
+	case known == 1:
+		return "The only cluster is"
+	case len(shown) == 1:
+		return Printable(shown[0].worst.Name) + " is"
+	case len(shown) < known:
+		return fmt.Sprintf("These %s are", words.Count(len(shown), "cluster"))
+	default:
+		return fmt.Sprintf("All %s are", words.Count(known, "cluster"))
 	}
-	return "are"
 }
 
 // wideTable has a row for each cluster and replica.

@@ -139,6 +139,48 @@ func TestRestoredCluster(t *testing.T) {
 	}
 }
 
+// The verdict is about what is shown, and says so if that is not all.
+func TestVerdict(t *testing.T) {
+	const details = ". Details: fingerpost clusters cluster-00 -o wide"
+	for want, c := range map[string]struct {
+		linked          int
+		names           []string
+		suspect, flawed bool
+	}{
+		"The only cluster is Live.":             {},
+		"All 3 clusters are Live.":              {linked: 2},
+		"cluster-01 is Live.":                   {linked: 2, names: []string{"cluster-01"}},
+		"These 2 clusters are Live.":            {linked: 2, names: []string{"east", "cluster-01"}},
+		"":                                      {linked: 2, names: []string{"nosuch"}},
+		"cluster-00 is not Live" + details:      {2, []string{"cluster-00"}, true, false},
+		"1 of 2 clusters is not Live" + details: {1, nil, true, false},
+		"1 of 2 clusters is not Live, and 1 Live with a problem" + details: {1, nil, true, true},
+		"cluster-00 is Live, with a problem" + details:                     {2, []string{"cluster-00"}, false, true},
+		"All 2 clusters are Live, 1 with a problem" + details:              {1, nil, false, true},
+	} {
+		all := fleet(c.linked)
+		for _, r := range all {
+			if c.suspect {
+				r.Page.Clusters[1].State = federation.Suspect
+			}
+			if c.flawed && c.suspect {
+				r.Page.Clusters[0].OverBudget = "too much"
+			} else if c.flawed {
+				r.Page.Clusters[1].OverBudget = "too much"
+			}
+		}
+		f := frame{}
+		printClusters(&f, merged(all, c.names), noon)
+		got := ""
+		if len(f.lines) > 0 {
+			got = f.lines[len(f.lines)-1].text
+		}
+		if got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+}
+
 // The holder of a Lease is shown although it does not respond itself.
 func TestHolderThatDoesNotRespond(t *testing.T) {
 	all := fleet(0)[1:]

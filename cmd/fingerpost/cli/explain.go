@@ -17,6 +17,7 @@ import (
 
 	"github.com/fingerpost/fingerpost/cmd/fingerpost/debug"
 	"github.com/fingerpost/fingerpost/discovery"
+	"github.com/fingerpost/fingerpost/internal/words"
 )
 
 func explainCommand(version string) *cobra.Command {
@@ -208,7 +209,7 @@ func printExplanation(frame *frame, explanation discovery.Explanation, now time.
 	}
 
 	frame.printf("%s", explanation.Authority)
-	frame.printf("for %s: %d addresses", clientText(explanation.Client), kept)
+	frame.printf("for %s: %s", clientText(explanation.Client), words.Count(kept, "address"))
 	for _, line := range append([]string{explanation.Refused, explanation.Waits}, explanation.Notes...) {
 		if line != "" {
 			frame.printf("but: %s", line)
@@ -216,8 +217,8 @@ func printExplanation(frame *frame, explanation discovery.Explanation, now time.
 	}
 
 	for _, s := range explanation.Streams {
-		frame.printf("stream %d, open for %s, holds %d addresses%s",
-			s.ID, debug.Age(s.Opened, now), s.Addresses, debug.LagText(s, now))
+		frame.printf("stream %d, open for %s, holds %s%s",
+			s.ID, debug.Age(s.Opened, now), words.Count(s.Addresses, "address"), debug.LagText(s, now))
 	}
 	if len(explanation.Claims) == 0 {
 		return

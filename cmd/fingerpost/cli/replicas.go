@@ -25,6 +25,8 @@ import (
 	"k8s.io/client-go/tools/portforward"
 	"k8s.io/client-go/transport/spdy"
 	"k8s.io/streaming/pkg/httpstream"
+
+	"github.com/fingerpost/fingerpost/internal/words"
 )
 
 const (
@@ -314,8 +316,8 @@ func (r *ReplicaFlags) listReadyPods(ctx context.Context, client kubernetes.Inte
 		case len(ready) > 0:
 			return ready, nil
 		case len(list.Items) > 0:
-			return nil, fmt.Errorf("none of the %d Pods %s in %s is ready",
-				len(list.Items), selector, r.scope())
+			return nil, fmt.Errorf("%s %s in %s %s not ready",
+				words.Count(len(list.Items), "Pod"), selector, r.scope(), words.Are(len(list.Items)))
 		}
 	}
 

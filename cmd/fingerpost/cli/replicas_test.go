@@ -222,7 +222,7 @@ func TestPortForward(t *testing.T) {
 	}{
 		"no Pod is ready": {
 			[]string{"--kubeconfig", kubeconfig},
-			"none of the 1 Pods " + podSelectors[1] + " in any namespace is ready",
+			"1 Pod " + podSelectors[1] + " in any namespace is not ready",
 		},
 		"no Pod": {
 			[]string{"--kubeconfig", kubeconfig, "-l", "a=b", "-n", "here"},

@@ -11,6 +11,7 @@ import (
 
 	"github.com/fingerpost/fingerpost/cmd/fingerpost/debug"
 	"github.com/fingerpost/fingerpost/discovery"
+	"github.com/fingerpost/fingerpost/internal/words"
 )
 
 func streamsCommand(version string) *cobra.Command {
@@ -92,7 +93,7 @@ func printStreams(frame *frame, all []replicaStream, slow, several bool, now tim
 	if len(table.rows) > 0 {
 		frame.addTable(table)
 	}
-	frame.printf("%d streams, %d behind.", len(all), behind)
+	frame.printf("%s, %d behind.", words.Count(len(all), "stream"), behind)
 }
 
 // lastSentText describes the last message of a stream.

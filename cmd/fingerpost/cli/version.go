@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/fingerpost/fingerpost/cmd/fingerpost/debug"
+	"github.com/fingerpost/fingerpost/internal/words"
 )
 
 // versions are those of this binary and of the replicas.
@@ -88,7 +89,7 @@ func (v versions) lines() (lines []string) {
 		count[s.Version]++
 	}
 	for name, n := range count {
-		lines = append(lines, Printable(name+" ("+debug.CountText(n, "replica")+")"))
+		lines = append(lines, Printable(name+" ("+words.Count(n, "replica")+")"))
 	}
 	slices.Sort(lines)
 	return lines

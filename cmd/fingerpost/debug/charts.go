@@ -13,6 +13,7 @@ import (
 	"github.com/fingerpost/fingerpost/cluster"
 	"github.com/fingerpost/fingerpost/discovery"
 	"github.com/fingerpost/fingerpost/federation"
+	"github.com/fingerpost/fingerpost/internal/words"
 )
 
 // Charts are inline SVG whose numbers are attributes: the policy of the page allows no styles of elements.
@@ -158,7 +159,7 @@ func drawBar(parts []barPart, text func(size float64) string, restNote, empty st
 	}
 
 	if more := parts[min(len(parts), barParts-1):]; len(more) > 1 {
-		others := share{Cluster: fmt.Sprintf("%d others", len(more)), Colour: barColours - 1}
+		others := share{Cluster: words.Count(len(more), "other"), Colour: barColours - 1}
 		rest := barPart{share: others, note: restNote}
 		for _, p := range more {
 			rest.size += p.size
@@ -232,7 +233,7 @@ func newStarMap(rows []clusterRow) *starMap {
 			clusterRow: row, Radius: 19, Short: Shorten(row.Name, 14), Inside: shortCount(row.Ready),
 			Away: row.State != federation.Live, Contact: row.Probes.Last,
 		}
-		node.Title = fmt.Sprintf("%s: %s, %s", row.Name, row.State, CountText(row.Ready, "ready endpoint"))
+		node.Title = fmt.Sprintf("%s: %s, %s", row.Name, row.State, words.Count(row.Ready, "ready endpoint"))
 		if node.Away {
 			node.Contact = string(row.State)
 		}

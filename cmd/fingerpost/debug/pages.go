@@ -11,6 +11,7 @@ import (
 	"github.com/fingerpost/fingerpost/cluster"
 	"github.com/fingerpost/fingerpost/cluster/problem"
 	"github.com/fingerpost/fingerpost/federation"
+	"github.com/fingerpost/fingerpost/internal/words"
 	"github.com/fingerpost/fingerpost/links"
 )
 
@@ -69,7 +70,7 @@ func (p *ClustersPage) FindProblems(now time.Time) {
 	}
 	if n := p.NotSaved; n.Clusters > 0 {
 		saved := problem.New(problem.Object{Kind: "Replica"}, problem.NotSaved, problem.Warning, fmt.Sprintf(
-			"that of %s cannot be saved: %s", CountText(n.Clusters, "cluster"), n.Reason))
+			"that of %s cannot be saved: %s", words.Count(n.Clusters, "cluster"), n.Reason))
 		saved.Affected = "a replica that starts while a cluster is unreachable will not have its endpoints"
 		p.Problems = append(p.Problems, saved)
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/fingerpost/fingerpost/cluster/problem"
 	"github.com/fingerpost/fingerpost/discovery"
 	"github.com/fingerpost/fingerpost/federation"
+	"github.com/fingerpost/fingerpost/internal/words"
 	"github.com/fingerpost/fingerpost/links"
 )
 
@@ -119,9 +120,17 @@ func (s *problemsOfService) addAll() {
 		s.addGatewayMirror()
 	default:
 		if n := s.counts.of(s.View); n.ready == 0 && n.total > 0 && s.streams > 0 {
-			s.addf(problem.NoneReadyHere, "none of its %s is ready", CountText(n.total, "endpoint"))
+			s.addf(problem.NoneReadyHere, "%s", noneOf(n.total))
 		}
 	}
+}
+
+// noneOf says that none of some endpoints is ready, and how many they are.
+func noneOf(n int) string {
+	if n == 1 {
+		return "its endpoint is not ready"
+	}
+	return "none of its " + words.Count(n, "endpoint") + " is ready"
 }
 
 func (s *problemsOfService) addf(reason problem.Class, format string, args ...any) {
@@ -183,7 +192,7 @@ func (s *problemsOfService) addGatewayMirror() {
 
 	lacks, see := "has no endpoints", "see the condition "+links.Mirrors+" of the Link"
 	if here.total > 0 {
-		lacks = fmt.Sprintf("none of its %s is ready", CountText(here.total, "endpoint"))
+		lacks = noneOf(here.total)
 		see = "see whether the gateway answers probes (gateway_alive)"
 	}
 

@@ -10,6 +10,7 @@ import (
 	"github.com/fingerpost/fingerpost/cluster/problem"
 	"github.com/fingerpost/fingerpost/discovery"
 	"github.com/fingerpost/fingerpost/federation"
+	"github.com/fingerpost/fingerpost/internal/words"
 )
 
 // A serviceRow is one line of the table of Services.
@@ -144,7 +145,7 @@ func (r serviceRow) affected() string {
 		names = append(names[:most], fmt.Sprintf("%d more", more))
 	}
 	return fmt.Sprintf("%d of %s ready in %s; %s open",
-		r.Ready, CountText(r.Total, "endpoint"), strings.Join(names, ", "), CountText(r.Streams, "stream"))
+		r.Ready, words.Count(r.Total, "endpoint"), strings.Join(names, ", "), words.Count(r.Streams, "stream"))
 }
 
 // newServiceRow counts the endpoints of all members of a Service of the local cluster.

@@ -11,7 +11,6 @@ import (
 	"maps"
 	"net/http"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -22,6 +21,7 @@ import (
 	"github.com/fingerpost/fingerpost/cmd/fingerpost/server"
 	"github.com/fingerpost/fingerpost/discovery"
 	"github.com/fingerpost/fingerpost/federation"
+	"github.com/fingerpost/fingerpost/internal/words"
 )
 
 // How much of a large page is shown. What is folded is one click away, and a filter finds the rest.
@@ -50,8 +50,8 @@ var statusTemplate = template.Must(template.New("status").Funcs(template.FuncMap
 	"clock":  func(at time.Time) string { return at.UTC().Format("2006-01-02 15:04:05") },
 	"since":  sinceText,
 	"docs":   func(page string) string { return docsURL + page },
-	"count":  CountText,
-	"number": numberText,
+	"count":  words.Count,
+	"number": words.Number,
 	"short":  func(name string) string { return Shorten(name, 20) },
 	"mood":   func(p problem.Problem) string { return moodOf(p.Severity).String() },
 	"pair":   func(of problem.Problem, p statusPage) any { return map[string]any{"Problem": of, "Page": p} },
@@ -66,23 +66,6 @@ func sinceText(p statusPage, at time.Time) string {
 		return at.UTC().Format("15:04:05 UTC")
 	}
 	return at.UTC().Format("2006-01-02 15:04 UTC")
-}
-
-// numberText separates the thousands.
-func numberText(n int) string {
-	text := strconv.Itoa(n)
-	for i := len(text) - 3; i > 0; i -= 3 {
-		text = text[:i] + "," + text[i:]
-	}
-	return text
-}
-
-// CountText returns a number of things, in the plural unless there is one.
-func CountText(n int, thing string) string {
-	if n == 1 {
-		return "1 " + thing
-	}
-	return numberText(n) + " " + thing + "s"
 }
 
 // endText returns when the credentials of a cluster expire; the kubelet rotates those of the local one.
@@ -392,7 +375,7 @@ func (o *overview) addStreams() []problem.Problem {
 	}
 
 	p := problem.New(problem.Object{Kind: "Replica", Name: o.replica}, problem.SlowClients, problem.Warning,
-		CountText(slow, "client")+" with an unread message: what they hold is out of date")
+		words.Count(slow, "client")+" with an unread message: what they hold is out of date")
 	p.Since, p.Affected = since, "the other streams are not affected"
 	return []problem.Problem{p}
 }
@@ -434,14 +417,14 @@ func (c endpointCounts) of(view *federation.View) endpointCount {
 // consequence returns what it means to clients here that a cluster is not Live.
 func (o *overview) consequence(p problem.Problem) string {
 	used := o.used[p.Cluster]
-	services := CountText(used.services, "Service") + " here"
+	services := words.Count(used.services, "Service") + " here"
 	switch {
 	case used.services == 0:
 		return p.Affected
 	case p.Class == problem.Connecting:
 		return "served without it: " + services
 	default:
-		return fmt.Sprintf("%s: %s in %s", p.Affected, CountText(used.ready, "ready endpoint"), services)
+		return fmt.Sprintf("%s: %s in %s", p.Affected, words.Count(used.ready, "ready endpoint"), services)
 	}
 }
 
@@ -509,10 +492,8 @@ func (o *overview) addVerdict(problems []problem.Problem) {
 		page.Verdict = fmt.Sprintf("All %d clusters are Live", clusters)
 	case clusters == 1:
 		page.Verdict = "The cluster is not Live"
-	case away == 1:
-		page.Verdict = fmt.Sprintf("1 of %d clusters is not Live", clusters)
 	default:
-		page.Verdict = fmt.Sprintf("%d of %d clusters are not Live", away, clusters)
+		page.Verdict = fmt.Sprintf("%d of %s %s not Live", away, words.Count(clusters, "cluster"), words.Are(away))
 	}
 
 	severe := 0
@@ -527,9 +508,9 @@ func (o *overview) addVerdict(problems []problem.Problem) {
 	case len(problems) == 0:
 		page.Advice = "Nothing needs attention."
 	case severe == 0:
-		page.Advice = CountText(len(problems), "problem") + ", none of them urgent."
+		page.Advice = words.Count(len(problems), "problem") + ", none of them urgent."
 	default:
-		page.Advice = CountText(len(problems), "problem") + ", " + fmt.Sprint(severe) + " urgent."
+		page.Advice = words.Count(len(problems), "problem") + ", " + fmt.Sprint(severe) + " urgent."
 	}
 
 	page.Problems = problems[:min(len(problems), shownProblems)]

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/fingerpost/fingerpost/discovery"
+	"github.com/fingerpost/fingerpost/internal/words"
 )
 
 // Ago returns how long ago something was, for people; the zero time is never.
@@ -38,7 +39,7 @@ func Age(at, now time.Time) string {
 func LagText(s discovery.StreamStatus, now time.Time) string {
 	text := ""
 	if s.Behind != nil {
-		text += fmt.Sprintf(", %d adds and %d removes behind", s.Behind.Adds, s.Behind.Removes)
+		text += fmt.Sprintf(", %s and %s behind", words.Count(s.Behind.Adds, "add"), words.Count(s.Behind.Removes, "remove"))
 	}
 	if s.Sending != nil {
 		text += fmt.Sprintf(", has not read for %s", Age(*s.Sending, now))
