@@ -357,6 +357,7 @@ func (r *Reconciler) reconcile(_ context.Context, name string) error {
 func (r *Reconciler) inputsFor(name string) (inputs, bool) {
 	in := inputs{
 		name: name, local: r.options.ClusterName, trustDomain: r.options.TrustDomain, hosts: r.options.Hosts,
+		controllers: r.options.ControllerNamespace,
 	}
 	in.before, in.applied = r.registry.Spec(name)
 	r.mu.Lock()

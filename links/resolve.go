@@ -18,6 +18,7 @@ type inputs struct {
 	name        string
 	local       string // name of the local cluster
 	trustDomain string // of the local cluster
+	controllers string // the controller namespace
 	hosts       Hosts
 
 	before  cluster.Spec // as applied so far
@@ -40,7 +41,8 @@ type outcome struct {
 }
 
 // resolve computes the Spec of one cluster name. A labelled Secret comes first, as it does in Linkerd; the
-// Secret of the winning Link is a second access, unless it holds the same kubeconfig.
+// Secret of the winning Link is a second access, unless it holds the same kubeconfig. Its annotation sets the trust
+// domain that the labelled one leaves open.
 func resolve(in inputs) outcome {
 	slices.SortFunc(in.links, compareLinks)
 	slices.SortFunc(in.labelled, func(a, b *secret) int { return compareAge(a.created, b.created, a.key, b.key) })
@@ -84,9 +86,13 @@ func resolve(in inputs) outcome {
 		switch {
 		case problem != nil:
 			problems = append(problems, problem)
-		case s != nil:
+		case s != nil && !in.isLabelled(s):
 			accept(newAccess(s, in.hosts))
 		}
+		if s != nil && spec.TrustDomain == "" {
+			spec.TrustDomain = s.trustDomain
+		}
+
 		spec.Slices = l.slicesEnabled || l.slicesUnclear && in.before.Slices
 		spec.Traffic, spec.Released = l.trafficAfter(in.before.Traffic, in.before.Released)
 		out.domains = fillDomains(spec, l, in.trustDomain)
@@ -101,32 +107,35 @@ func compareAge(a, b time.Time, aKey, bKey api.Key) int {
 	return cmp.Or(a.Compare(b), strings.Compare(aKey.String(), bKey.String()))
 }
 
-// secretOf returns the Secret that a Link names; nil without a problem if the labelled Secret is enough.
+// secretOf returns the Secret that a Link names; nil without a problem if it names none, and there is a labelled one.
 func (in inputs) secretOf(l *Link) (*secret, error) {
 	if l.secret == "" {
 		if len(in.labelled) > 0 {
 			return nil, nil
 		}
-		return nil, errors.New("spec.clusterCredentialsSecret is empty, and the cluster has no labelled Secret: " +
-			"name a Secret with a kubeconfig")
+		return nil, fmt.Errorf("spec.clusterCredentialsSecret is empty, and no Secret of type %s in namespace %s "+
+			"(-controller-namespace) has the label %s=%s: name a Secret in namespace %s",
+			SecretType, in.controllers, ClusterNameLabel, in.name, l.key.Namespace)
 	}
 
 	s, problem := in.secret(api.Key{Namespace: l.key.Namespace, Name: l.secret})
-	switch {
-	case s == nil:
+	if s == nil {
 		return nil, errors.New(problem)
-	case len(in.labelled) > 0 && s.leftOut == 0 && bytes.Equal(s.kubeconfig, in.labelled[0].kubeconfig):
-		return nil, nil
 	}
 	return s, nil
 }
 
-// fillDomains sets the domains that no labelled Secret provides, and describes where each comes from.
+// isLabelled reports whether a Secret is the labelled one, or holds the same kubeconfig.
+func (in inputs) isLabelled(s *secret) bool {
+	return len(in.labelled) > 0 && s.leftOut == 0 && bytes.Equal(s.kubeconfig, in.labelled[0].kubeconfig)
+}
+
+// fillDomains sets the domains that no Secret provides, and describes where each comes from.
 func fillDomains(spec *cluster.Spec, l *Link, localTrustDomain string) string {
-	const annotation = "the labelled Secret's annotation"
+	const annotation = "the annotation of its Secret"
 	trust, dns := annotation, annotation
 	if spec.TrustDomain == "" {
-		spec.TrustDomain, trust = localTrustDomain, "our own"
+		spec.TrustDomain, trust = localTrustDomain, "that of the local cluster"
 	}
 	if spec.ClusterDomain == "" {
 		spec.ClusterDomain, dns = l.clusterDomain, "spec.targetClusterDomain"

@@ -126,6 +126,23 @@ func TestResolve(t *testing.T) {
 			nil, credentials("mc", "abc", nil),
 			"wanted=true winner=a trust=ours dns=east.local Secret mc/creds:abc",
 		},
+		"Link whose Secret has a trust domain": {
+			[]*Link{link("a", 0, nil)},
+			nil, credentials("mc", "abc", func(s *secret) { s.trustDomain = "mc.trust" }),
+			"wanted=true winner=a trust=mc.trust dns=east.local Secret mc/creds:abc",
+		},
+		"both, and the labelled one has a trust domain": {
+			[]*Link{link("a", 0, nil)},
+			[]*secret{labelled(nil)},
+			credentials("mc", "abc", func(s *secret) { s.trustDomain = "mc.trust" }),
+			"wanted=true winner=a trust=east.trust dns=east.dns Secret linkerd/creds:abc",
+		},
+		"both, and only the Link's has a trust domain": {
+			[]*Link{link("a", 0, nil)},
+			[]*secret{labelled(func(s *secret) { s.trustDomain = "" })},
+			credentials("mc", "abc", func(s *secret) { s.trustDomain = "mc.trust" }),
+			"wanted=true winner=a trust=mc.trust dns=east.dns Secret linkerd/creds:abc",
+		},
 		"both, the same": {
 			[]*Link{link("a", 0, nil)},
 			[]*secret{labelled(nil)},
@@ -212,6 +229,12 @@ func TestResolve(t *testing.T) {
 			}
 		})
 	}
+	alone := inputs{name: "east", controllers: "mesh", links: []*Link{link("a", 0, func(l *Link) { l.secret = "" })}}
+	const want = "no Secret of type mirror.linkerd.io/remote-kubeconfig in namespace mesh (-controller-namespace) " +
+		"has the label multicluster.linkerd.io/cluster-name=east: name a Secret in namespace mc"
+	if got := resolve(alone).rejection; got == nil || !strings.Contains(got.Error(), want) {
+		t.Errorf("a Link that names no Secret: %v, want %s", got, want)
+	}
 	ours := inputs{name: "local", local: "local", links: []*Link{link("a", 0, nil)}}
 	if got := resolved(ours); got != "wanted=false refused" {
 		t.Errorf("a Link of our own name: %s", got)
@@ -223,7 +246,7 @@ func TestResolve(t *testing.T) {
 
 func TestConditionsFor(t *testing.T) {
 	live := cluster.Status{State: federation.Live, Synced: true, Source: "Secret mc/creds"}
-	good := outcome{domains: "trust domain ours (our own), cluster domain east.local (spec.targetClusterDomain)"}
+	good := outcome{domains: "trust domain ours (that of the local cluster), cluster domain east.local (spec.targetClusterDomain)"}
 	why := func(r api.Reason) error { return &api.ProbeError{Reason: r, Err: fmt.Errorf("it is %s", r)} }
 	for name, tc := range map[string]struct {
 		out    outcome

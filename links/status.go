@@ -62,7 +62,7 @@ func (m *MirrorReport) Missing() string {
 		return strings.Join(m.NotMirrored, "\n")
 	case len(m.Unmatched) > 0:
 		return "no selector of the Link matches the label of " + strings.Join(m.Unmatched, ", ") +
-			": correct the label, or a selector of the Link"
+			": correct the label, or give the Link a selector that matches it"
 	default:
 		return ""
 	}

@@ -119,7 +119,7 @@ var classes = map[Class]classInfo{
 	},
 	OtherDomain: {
 		"{name} is not as its Link describes it",
-		"set the annotation multicluster.linkerd.io/trust-domain of the labelled Secret", clustersCommand, conditions,
+		"set the annotation multicluster.linkerd.io/trust-domain of its Secret", clustersCommand, conditions,
 	},
 	OtherAnchors: {
 		"{name} trusts other anchors than this cluster",

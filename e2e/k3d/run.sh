@@ -45,9 +45,8 @@ up() {
 
   for c in "${clusters[@]}"; do
     say "Fingerpost and a shop in $c"
-    k "$c" create namespace linkerd # where the Secrets of links and the Leases are, as beside a Linkerd
     helm --kube-context "k3d-$c" install fingerpost "$root/charts/fingerpost" --namespace fingerpost --create-namespace \
-      --set cluster.name="$c" --set image.repository="$image" --set image.tag=k3d --set image.pullPolicy=Never --set crds.links=true
+      --set cluster.name="$c" --set controllerNamespace=fingerpost --set image.repository="$image" --set image.tag=k3d --set image.pullPolicy=Never --set crds.links=true
     helm --kube-context "k3d-$c" install fingerpost-link "$root/charts/fingerpost-link" --namespace fingerpost
     open_shop "$c"
   done

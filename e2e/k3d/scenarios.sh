@@ -47,9 +47,7 @@ SERVICE
 
 # link CLUSTER OTHER lets CLUSTER see OTHER.
 link() {
-  fingerpost "$2" link gen "$2" --api-server-address "$(api "$2")" --gateway=false \
-    --service-account-namespace fingerpost --service-account-name fingerpost-link --link-namespace fingerpost \
-    --trust-domain cluster.local --cluster-domain cluster.local | k "$1" apply -f -
+  fingerpost "$2" link gen "$2" --api-server-address "$(api "$2")" | k "$1" apply -f -
 }
 
 # link_all links each cluster to the others.
@@ -99,7 +97,7 @@ scenarios() {
 
   say "west is unlinked: its endpoints go"
   k east -n fingerpost delete link/west
-  k east -n linkerd delete secret/cluster-credentials-west
+  k east -n fingerpost delete secret/cluster-credentials-west
   eventually 30 told 4
   eventually 30 written 4
   link east west

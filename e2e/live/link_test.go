@@ -43,7 +43,7 @@ data: {values: "identityTrustDomain: west.example\nclusterDomain: west.local"}
 	manifests, _, err := gen("gen", "--token-secret", id.Secret)
 	w.do(err)
 	for _, want := range []string{
-		"multicluster.linkerd.io/cluster-name: west", "multicluster.linkerd.io/trust-domain: west.example",
+		"clusterCredentialsSecret: cluster-credentials-west", "multicluster.linkerd.io/trust-domain: west.example",
 		"multicluster.linkerd.io/cluster-domain: west.local",
 		"type: mirror.linkerd.io/remote-kubeconfig", "apiVersion: multicluster.linkerd.io/v1alpha3",
 		"mirror.linkerd.io/federated: member",
@@ -65,7 +65,7 @@ data: {values: "identityTrustDomain: west.example\nclusterDomain: west.local"}
 	w.do(err)
 	t.Cleanup(func() { // it would link west in other tests, whose trust domain is another
 		ctx := context.WithoutCancel(t.Context())
-		if err := errors.Join(w.Local.Delete(ctx, mesh.Linkerd, "secrets/cluster-credentials-west"),
+		if err := errors.Join(w.Local.Delete(ctx, w.Namespace, "secrets/cluster-credentials-west"),
 			west.Delete(ctx, mesh.Linkerd, "configmaps/linkerd-config")); err != nil {
 			t.Error(err)
 		}
@@ -116,7 +116,8 @@ data: {values: "identityTrustDomain: west.example\nclusterDomain: west.local"}
 		w.do(err)
 	}
 	for renewed, args := range map[string][]string{"valid until": nil, "renewed": {"--force"}} {
-		args = append([]string{"link", "renew", "west", "--kubeconfig", admin(t, w.Local.Cluster)}, args...)
+		args = append(args, "-n", w.Namespace, "--kubeconfig", admin(t, w.Local.Cluster))
+		args = append([]string{"link", "renew", "west"}, args...)
 		if out, err := w.run(args...); err != nil || !strings.Contains(out, "cluster-credentials-west): "+renewed) {
 			t.Errorf("link renew: %v\n%s", err, out)
 		}

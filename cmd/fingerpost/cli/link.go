@@ -55,29 +55,29 @@ func linkGenCommand(version string) *cobra.Command {
 		Short: "Print the Secret and the Link that link a cluster",
 		Long: `Print the Secret and the Link that link a cluster under a name. Use the same name in all clusters.
 
-The Secret belongs into the namespace of the mesh's control plane. Fingerpost finds it by its
-label. It holds a token of a ServiceAccount of the linked cluster: with it one can read that
-cluster's Services, EndpointSlices and Pods.`,
-		Example: `  fingerpost link gen west --context west | kubectl --context east apply -f -
-  fingerpost link gen west --context west --api-server-address https://west.example:6443 |
+The Secret is beside the Link, which names it. It holds a token of a ServiceAccount of the linked
+cluster: with it one can read that cluster's Services, EndpointSlices and Pods. --into names the
+cluster to which both are applied: its Deployment of Fingerpost tells in which namespace it reads
+Links. Without --into it is taken for installed like the linked one.`,
+		Example: `  fingerpost link gen west --context west --into east | kubectl --context east apply -f -
+  fingerpost link gen west --context west --into east --api-server-address https://west.example |
     kubectl --context east apply -f -
-  fingerpost link gen --preset fingerpost --fleet east,west,north=admin@north --dir links`,
+  fingerpost link gen --fleet east,west,north=admin@north --dir links`,
 		Args: options.nameOrFleet,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			gateway := []string{"gateway", "gateway-name", "gateway-namespace", "gateway-addresses"}
 			options.gatewayRequired = slices.ContainsFunc(gateway, cmd.Flags().Changed)
+			if !cmd.Flags().Changed("gateway") {
+				options.gateway = options.gatewayRequired || options.preset == linkerdPreset
+			}
 			return options.run(cmd, args, true)
 		},
 	}
 
 	options.addLinkFlags(cmd)
 	fs := cmd.Flags()
-	fs.StringVar(&options.linkNamespace, "link-namespace", "linkerd-multicluster", "namespace of the Link")
-
-	fs.BoolVar(&options.mirrorSecret, "service-mirror", false,
-		"print the Secret for the Link's namespace as well, where Linkerd's service mirror reads it")
-	fs.BoolVar(&options.gateway, "gateway", true,
-		"add the addresses of the cluster's gateway to the Link, if there is a gateway")
+	fs.BoolVar(&options.gateway, "gateway", false,
+		"add the addresses of the cluster's gateway to the Link; --preset linkerd does if there is one")
 	fs.StringVar(&options.gatewayName, "gateway-name", "linkerd-gateway", "Service of the gateway")
 	fs.StringVar(&options.gatewayNamespace, "gateway-namespace", "linkerd-multicluster", "namespace of the gateway")
 	fs.StringVar(&options.gatewayAddresses, "gateway-addresses", "",
@@ -87,22 +87,18 @@ cluster's Services, EndpointSlices and Pods.`,
 
 func linkRotateCommand(version string) *cobra.Command {
 	options := linkOptions{kubeFlags: kubeFlags{version: version}}
+
 	cmd := &cobra.Command{
 		Use:   "rotate NAME | --fleet NAME[=CONTEXT],...",
 		Short: "Print the Secret of a linked cluster with a new token",
 		Long: `Print the Secret of a linked cluster with a new token. When it is applied, Fingerpost uses the old
 token until the new one works, so that clients notice nothing. Use the flags that you used with
 'fingerpost link gen'.`,
-		Example: "  fingerpost link rotate west --context west | kubectl --context east apply -f -",
+		Example: "  fingerpost link rotate west --context west --into east | kubectl --context east apply -f -",
 		Args:    options.nameOrFleet,
 		RunE:    func(cmd *cobra.Command, args []string) error { return options.run(cmd, args, false) },
 	}
 	options.addLinkFlags(cmd)
-
-	cmd.Flags().StringVar(&options.linkNamespace, "link-namespace", "linkerd-multicluster",
-		"namespace of the Link, for --service-mirror")
-	cmd.Flags().BoolVar(&options.mirrorSecret, "service-mirror", false,
-		"print the Secret for the Link's namespace as well")
 	return cmd
 }
 
@@ -111,14 +107,15 @@ type linkOptions struct {
 	kubeFlags
 	output, preset                                  string
 	fleet                                           []string // NAME or NAME=CONTEXT
-	dir                                             string
+	dir, into                                       string
 	controllerNamespace, linkNamespace              string
+	presetNamespace                                 string // of Links, if it cannot be found out
 	account, accountNamespace                       string
 	tokenSecret                                     string
 	duration                                        time.Duration
 	server                                          string
 	trustDomain, clusterDomain                      string
-	mirrorSecret                                    bool
+	labelledSecret                                  bool
 	gateway, gatewayRequired                        bool
 	gatewayName, gatewayNamespace, gatewayAddresses string
 }
@@ -128,19 +125,24 @@ func (o *linkOptions) addLinkFlags(cmd *cobra.Command) {
 	groupFlags(fs, o.addKubeFlags)
 	AddChoice(cmd, &o.output, "output", "o", "", yamlOutput, jsonOutput)
 	AddChoice(cmd, &o.preset, "preset", "", "defaults of the flags about accounts, namespaces and gateways, as the "+
-		"charts of one of the two have them: ", "linkerd", ourPreset)
+		"charts of one of the two have them: ", chartPreset, linkerdPreset)
 	fs.StringSliceVar(&o.fleet, "fleet", nil,
 		"link these clusters with each other, each by the context of its name, or NAME=CONTEXT, instead of one")
 
 	fs.StringVar(&o.dir, "dir", "links",
 		"directory of a --fleet's manifests: a file for each cluster, to be applied to it")
-	fs.StringVarP(&o.controllerNamespace, "linkerd-namespace", "L", "linkerd",
-		"namespace of the mesh's control plane, in both clusters")
-	fs.StringVar(&o.account, "service-account-name", "linkerd-service-mirror-remote-access-default",
-		"ServiceAccount of the token")
+	fs.StringVar(&o.into, "into", "",
+		"context of the cluster to which the manifests are applied, to find out the --link-namespace")
+	fs.StringVar(&o.linkNamespace, "link-namespace", "",
+		"namespace of the Link and its Secret; empty for that in which Fingerpost reads Links")
+	fs.StringVarP(&o.controllerNamespace, "linkerd-namespace", "L", "",
+		"namespace of the mesh's control plane; empty for the linked cluster's controllerNamespace, or linkerd")
 
-	fs.StringVar(&o.accountNamespace, "service-account-namespace", "linkerd-multicluster",
-		"namespace of the ServiceAccount")
+	fs.BoolVar(&o.labelledSecret, "labelled-secret", false,
+		"print the Secret for the --linkerd-namespace as well, with the label by which Linkerd's destination finds it")
+	fs.StringVar(&o.account, "service-account-name", "", "ServiceAccount of the token, instead of that of the preset")
+	fs.StringVar(&o.accountNamespace, "service-account-namespace", "",
+		"namespace of the ServiceAccount, instead of that of the preset")
 	fs.DurationVar(&o.duration, "token-duration", 30*24*time.Hour,
 		"how long the token is valid, at least 10m; the API server may grant less")
 	fs.StringVar(&o.tokenSecret, "token-secret", "",
@@ -158,28 +160,26 @@ func (o *linkOptions) addLinkFlags(cmd *cobra.Command) {
 // A manifest has the fields that we set, and no others.
 type manifest = map[string]any
 
-// ourPreset is the preset for the charts of Fingerpost.
-const ourPreset = "fingerpost"
+// The presets are for the charts of Fingerpost, and for those of Linkerd.
+const (
+	chartPreset   = "fingerpost"
+	linkerdPreset = "linkerd"
+)
 
-// presets are the defaults of flags where the charts of one of the two are installed.
-var presets = map[string]map[string]string{
-	"linkerd": {},
-	ourPreset: {
-		"linkerd-namespace": "fingerpost", "link-namespace": "fingerpost", "gateway": "false",
-		"service-account-name": "fingerpost-link", "service-account-namespace": "fingerpost",
-	},
+// usePreset sets what no flag has set as the charts of the preset have it.
+func (o *linkOptions) usePreset(cmd *cobra.Command) {
+	account, namespace := "fingerpost-link", chartPreset
+	if o.preset == linkerdPreset {
+		account, namespace = "linkerd-service-mirror-remote-access-default", "linkerd-multicluster"
+		o.labelledSecret = o.labelledSecret || !cmd.Flags().Changed("labelled-secret")
+	}
+	o.account, o.accountNamespace = cmp.Or(o.account, account), cmp.Or(o.accountNamespace, namespace)
+	o.presetNamespace = namespace
 }
 
 // run prints the manifests of one cluster, or writes those of a fleet.
 func (o *linkOptions) run(cmd *cobra.Command, args []string, withLink bool) error {
-	for name, value := range presets[o.preset] {
-		if f := cmd.Flags().Lookup(name); f != nil && !f.Changed {
-			if err := f.Value.Set(value); err != nil {
-				return err
-			}
-		}
-	}
-
+	o.usePreset(cmd)
 	if len(o.fleet) > 0 {
 		return o.writeFleet(cmd, withLink)
 	}
@@ -207,7 +207,7 @@ func (o *linkOptions) manifestsFor(cmd *cobra.Command, name string, withLink boo
 	if err != nil {
 		return nil, err
 	}
-	if err := o.setDomains(ctx, client); err != nil {
+	if err := o.findOut(ctx, client); err != nil {
 		return nil, err
 	}
 
@@ -236,9 +236,9 @@ func (o *linkOptions) manifestsFor(cmd *cobra.Command, name string, withLink boo
 	}
 
 	o.reportLeftOut(cmd.ErrOrStderr(), name, config)
-	manifests := []manifest{o.newSecret(name, o.controllerNamespace, kubeconfig)}
-	if o.mirrorSecret && o.linkNamespace != o.controllerNamespace {
-		manifests = append(manifests, o.newSecret(name, o.linkNamespace, kubeconfig))
+	manifests := []manifest{o.newSecret(name, o.linkNamespace, kubeconfig)}
+	if o.labelledSecret && o.linkNamespace != o.controllerNamespace {
+		manifests = append(manifests, o.newSecret(name, o.controllerNamespace, kubeconfig))
 	}
 	if withLink {
 		manifests = append(manifests, link)
@@ -337,18 +337,63 @@ func (o *linkOptions) writeManifests(to io.Writer, manifests []manifest) error {
 	return nil
 }
 
+// findOut sets the namespaces and domains that no flag sets to those of the installations.
+func (o *linkOptions) findOut(ctx context.Context, client kubernetes.Interface) error {
+	linked, _ := findInstallation(ctx, client) // it may have none, or not be readable: then there are the presets
+	if linked == nil {
+		linked = &installation{}
+	}
+
+	o.controllerNamespace = cmp.Or(o.controllerNamespace, linked.controllerNamespace, "linkerd")
+	if o.linkNamespace == "" {
+		linking, err := o.linkingInstallation(ctx)
+		if err != nil {
+			return fmt.Errorf("in which namespace does the cluster of --into %s read Links? "+
+				"Set --link-namespace: %w", o.into, err)
+		}
+		o.linkNamespace = cmp.Or(linking.linkNamespace, linked.linkNamespace, o.presetNamespace)
+	}
+	return o.setDomains(ctx, client, linked)
+}
+
+// linkingInstallation returns the installation to which the manifests are applied, if --into names one.
+func (o *linkOptions) linkingInstallation(ctx context.Context) (*installation, error) {
+	if o.into == "" {
+		return &installation{}, nil
+	}
+	flags := o.kubeFlags
+	flags.overrides.CurrentContext = o.into
+	config, err := flags.RESTConfig()
+	if err != nil {
+		return nil, err
+	}
+
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return nil, err
+	}
+	found, err := findInstallation(ctx, client)
+	if err == nil && found == nil {
+		err = errors.New("it has no Deployment of Fingerpost")
+	}
+	return found, err
+}
+
 // setDomains sets the domains that no flag sets to those of the cluster's mesh.
-func (o *linkOptions) setDomains(ctx context.Context, client kubernetes.Interface) error {
+func (o *linkOptions) setDomains(ctx context.Context, client kubernetes.Interface, linked *installation) error {
 	if o.trustDomain != "" && o.clusterDomain != "" {
 		return nil
 	}
 
-	mesh := linkerd.Config{TrustDomain: "cluster.local", ClusterDomain: "cluster.local"} // as our chart has by default
+	mesh := linkerd.Config{
+		TrustDomain:   cmp.Or(linked.trustDomain, "cluster.local"), // as the chart has by default
+		ClusterDomain: cmp.Or(linked.clusterDomain, "cluster.local"),
+	}
 	config, err := client.CoreV1().ConfigMaps(o.controllerNamespace).Get(ctx, linkerd.ConfigName, metav1.GetOptions{})
 	switch {
 	case err == nil: // the values that Linkerd was installed with
 		mesh, err = linkerd.ParseConfig(config.Data[linkerd.ConfigValuesKey])
-	case apierrors.IsNotFound(err) && o.preset == ourPreset:
+	case apierrors.IsNotFound(err) && o.preset == chartPreset:
 		err = nil
 	}
 
@@ -373,7 +418,8 @@ func (o *linkOptions) newToken(
 	created, err := createToken(ctx, client, o.accountNamespace, o.account, nil, o.duration)
 	if apierrors.IsNotFound(err) {
 		err = fmt.Errorf("there is no ServiceAccount %s/%s for the token: "+
-			"install the chart for remote access there, or name another one", o.accountNamespace, o.account)
+			"install chart fingerpost-link there, or name another one; "+
+			"--preset linkerd has that of Linkerd's chart", o.accountNamespace, o.account)
 	}
 	return created.Token, created.ExpirationTimestamp.Time, err
 }
@@ -444,16 +490,19 @@ func writeKubeconfig(config *clientcmdapi.Config) ([]byte, error) {
 	return b, err
 }
 
-// newSecret returns the Secret of a kubeconfig. Fingerpost finds the one in the namespace of the mesh's control
-// plane by its label, and Linkerd's service mirror one beside the Link by its name.
+// secretName is that of the Secret of a linked cluster, as Linkerd has it.
+func secretName(cluster string) string { return "cluster-credentials-" + cluster }
+
+// newSecret returns the Secret of a kubeconfig. The one beside the Link is found by its name, and the one in the
+// namespace of the mesh's control plane by its label. Without its Link a labelled Secret links the cluster alone, so
+// that the other one has no label.
 func (o *linkOptions) newSecret(name, namespace string, kubeconfig []byte) manifest {
-	meta := manifest{"name": "cluster-credentials-" + name, "namespace": namespace}
-	if namespace == o.controllerNamespace {
+	meta := manifest{"name": secretName(name), "namespace": namespace, "annotations": manifest{
+		links.TrustDomainAnnotation:   o.trustDomain,
+		links.ClusterDomainAnnotation: o.clusterDomain,
+	}}
+	if o.labelledSecret && namespace == o.controllerNamespace {
 		meta["labels"] = manifest{links.ClusterNameLabel: name}
-		meta["annotations"] = manifest{
-			links.TrustDomainAnnotation:   o.trustDomain,
-			links.ClusterDomainAnnotation: o.clusterDomain,
-		}
 	}
 	return manifest{
 		"apiVersion": "v1", "kind": "Secret", "metadata": meta, "type": string(links.SecretType),
@@ -467,9 +516,7 @@ func (o *linkOptions) newLink(ctx context.Context, client kubernetes.Interface, 
 		"targetClusterLinkerdNamespace": o.controllerNamespace,
 		"remoteDiscoverySelector":       selectLabel(linkerd.ExportedLabel, "remote-discovery"),
 		"federatedServiceSelector":      selectLabel(linkerd.FederatedLabel, "member"),
-	}
-	if o.mirrorSecret {
-		spec["clusterCredentialsSecret"] = "cluster-credentials-" + name
+		"clusterCredentialsSecret":      secretName(name),
 	}
 
 	if o.gateway {

@@ -24,7 +24,7 @@ import (
 func TestLinkGen(t *testing.T) {
 	var api http.ServeMux
 	api.HandleFunc(
-		"/api/v1/namespaces/linkerd-multicluster/secrets/token",
+		"/api/v1/namespaces/fingerpost/secrets/token",
 		func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", "application/json")
 			_ = json.NewEncoder(w).Encode(corev1.Secret{
@@ -34,10 +34,10 @@ func TestLinkGen(t *testing.T) {
 				}, Type: corev1.SecretTypeServiceAccountToken,
 				Data: map[string][]byte{corev1.ServiceAccountTokenKey: []byte("t")},
 				ObjectMeta: metav1.ObjectMeta{
-					Namespace: "linkerd-multicluster",
+					Namespace: "fingerpost",
 					Name:      "token",
 					Annotations: map[string]string{
-						corev1.ServiceAccountNameKey: "linkerd-service-mirror-remote-access-default",
+						corev1.ServiceAccountNameKey: "fingerpost-link",
 					},
 				},
 			})
@@ -59,13 +59,17 @@ func TestLinkGen(t *testing.T) {
 	}{
 		"loopback":        {nil, 1, loopback},
 		"another address": {[]string{"--api-server-address", "https://west.example:6443"}, 1, ""},
-		"a service mirror": {[]string{
+		"Linkerd's destination": {[]string{
 			"--api-server-address", "https://west.example:6443",
-			"--service-mirror",
+			"--labelled-secret",
+		}, 2, ""},
+		"Linkerd's charts": {[]string{
+			"--api-server-address", "https://west.example:6443", "--preset", "linkerd",
+			"--service-account-namespace", "fingerpost", "--service-account-name", "fingerpost-link",
 		}, 2, ""},
 		"of the same namespace": {[]string{
 			"--api-server-address", "https://west.example:6443",
-			"--service-mirror", "--link-namespace", "linkerd",
+			"--labelled-secret", "--link-namespace", "linkerd",
 		}, 1, ""},
 		"a gateway":             {[]string{"--gateway"}, 0, nowhere},
 		"a gateway's name":      {[]string{"--gateway-name", "gw"}, 0, nowhere},
@@ -208,7 +212,7 @@ func TestLinkGenLeavesOut(t *testing.T) {
 		},
 		"impersonation": {
 			func(_ *clientcmdapi.Cluster, u *clientcmdapi.AuthInfo) { u.Impersonate = "admin" },
-			"leaves out your user.as: in it is the token of ServiceAccount linkerd-multicluster/", "",
+			"leaves out your user.as: in it is the token of ServiceAccount fingerpost/fingerpost-link", "",
 		},
 		"a password": {
 			func(_ *clientcmdapi.Cluster, u *clientcmdapi.AuthInfo) {
@@ -259,15 +263,15 @@ func linkableCluster(t *testing.T, gateway corev1.Service, change func(*clientcm
 	t.Helper()
 	token := corev1.Secret{
 		TypeMeta: metav1.TypeMeta{Kind: "Secret", APIVersion: "v1"}, Type: corev1.SecretTypeServiceAccountToken,
-		ObjectMeta: metav1.ObjectMeta{Namespace: "linkerd-multicluster", Name: "token", Annotations: map[string]string{
-			corev1.ServiceAccountNameKey: "linkerd-service-mirror-remote-access-default",
+		ObjectMeta: metav1.ObjectMeta{Namespace: "fingerpost", Name: "token", Annotations: map[string]string{
+			corev1.ServiceAccountNameKey: "fingerpost-link",
 		}},
 		Data: map[string][]byte{corev1.ServiceAccountTokenKey: []byte("t")},
 	}
 	var api http.ServeMux
 	for path, object := range map[string]any{
-		"/api/v1/namespaces/linkerd-multicluster/secrets/token": token,
-		"/api/v1/namespaces/shop/services/gateway":              gateway,
+		"/api/v1/namespaces/fingerpost/secrets/token": token,
+		"/api/v1/namespaces/shop/services/gateway":    gateway,
 	} {
 		api.HandleFunc(path, func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", "application/json")

@@ -75,8 +75,8 @@ until the new one works. Tokens without an end and client certificates are left 
 	fs := cmd.Flags()
 	groupFlags(fs, renewer.addKubeFlags)
 
-	fs.StringSliceVarP(&renewer.namespaces, "linkerd-namespace", "L", []string{"linkerd"},
-		"namespaces of the Secrets: that of the mesh's control plane, and with Linkerd's service mirror those of Links")
+	fs.StringSliceVarP(&renewer.namespaces, "namespace", "n", []string{chartPreset},
+		"namespaces of the Secrets: those of Links, and of labelled Secrets that of the mesh's control plane")
 	fs.DurationVar(&renewer.duration, "token-duration", 0,
 		"how long new tokens are valid, at least 10m; 0 for as long as the old ones")
 	renewer.hosts.InCluster = os.Getenv("KUBERNETES_SERVICE_HOST") != ""
@@ -101,12 +101,12 @@ func (r *renewer) validate() (err error) {
 		return fmt.Errorf("--allow-kubeconfig-hosts: %w", err)
 	}
 	if len(r.namespaces) == 0 {
-		return errors.New("--linkerd-namespace names no namespace")
+		return errors.New("--namespace names no namespace")
 	}
 
 	for _, namespace := range r.namespaces {
 		if len(validation.ValidateNamespaceName(namespace, false)) > 0 {
-			return fmt.Errorf("--linkerd-namespace: %q names no namespace", namespace)
+			return fmt.Errorf("--namespace: %q names no namespace", namespace)
 		}
 	}
 
@@ -179,7 +179,7 @@ func (r *renewer) secrets(ctx context.Context, client kubernetes.Interface) (all
 
 // clusterOf returns the cluster that the kubeconfig in a Secret reaches.
 func clusterOf(secret *corev1.Secret) string {
-	return cmp.Or(secret.Labels[links.ClusterNameLabel], strings.TrimPrefix(secret.Name, "cluster-credentials-"))
+	return cmp.Or(secret.Labels[links.ClusterNameLabel], strings.TrimPrefix(secret.Name, secretName("")))
 }
 
 // renew replaces the token of one Secret, if it is past half of its life, and returns what was done.
@@ -283,7 +283,7 @@ var cronJob = template.Must(template.New("renew.yaml").Parse(cronJobText))
 
 // printCronJob prints a CronJob that runs this command, and the permissions that it needs in this cluster.
 func (r *renewer) printCronJob(cmd *cobra.Command, names []string) error {
-	args := append([]string{"link", "renew", "--linkerd-namespace=" + strings.Join(r.namespaces, ",")}, names...)
+	args := append([]string{"link", "renew", "--namespace=" + strings.Join(r.namespaces, ",")}, names...)
 	cmd.Flags().Visit(func(f *pflag.Flag) {
 		if f.Name == "token-duration" || f.Name == "allow-kubeconfig-hosts" {
 			args = append(args, "--"+f.Name+"="+f.Value.String())

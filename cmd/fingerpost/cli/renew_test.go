@@ -160,7 +160,7 @@ func TestLinkRenew(t *testing.T) {
 	defer server.Close()
 	kubeconfig := cmdtest.WriteKubeconfig(t, server.URL)
 
-	out, err := fingerpost(t, "link", "renew", "--kubeconfig", kubeconfig)
+	out, err := fingerpost(t, "link", "renew", "-n", "linkerd", "--kubeconfig", kubeconfig)
 	if ExitCode(err) != ExitFailed {
 		t.Fatalf("%v\n%s", err, out)
 	}
@@ -196,11 +196,12 @@ func TestLinkRenew(t *testing.T) {
 		t.Errorf("%v, %+v", err, renewed)
 	}
 
-	out, err = fingerpost(t, "link", "renew", "fresh", "--force", "--token-duration", "2h", "--kubeconfig", kubeconfig)
+	renew := []string{"link", "renew", "-n", "linkerd", "--kubeconfig", kubeconfig}
+	out, err = fingerpost(t, append(renew, "fresh", "--force", "--token-duration", "2h")...)
 	if err != nil || linked.asked[3] != "[api] 7200" || !strings.Contains(out, ": renewed, valid until") {
 		t.Errorf("by force: %v\n%s", err, out)
 	}
-	out, err = fingerpost(t, "link", "renew", "static", "nosuch", "--kubeconfig", kubeconfig)
+	out, err = fingerpost(t, "link", "renew", "-n", "linkerd", "static", "nosuch", "--kubeconfig", kubeconfig)
 	if ExitCode(err) != ExitNotFound || err.Error() != `no Secret is of cluster "nosuch"` ||
 		strings.Count(out, "\n") != 1 {
 		t.Errorf("named clusters: %v\n%s", err, out)
@@ -209,7 +210,7 @@ func TestLinkRenew(t *testing.T) {
 
 // The CronJob runs what renews tokens, with the permissions that this takes.
 func TestLinkRenewManifest(t *testing.T) {
-	out, err := fingerpost(t, "link", "renew", "old", "--manifest", "--image", "a.example/b:c", "-L", "linkerd",
+	out, err := fingerpost(t, "link", "renew", "old", "--manifest", "--image", "a.example/b:c", "-n", "linkerd",
 		"--schedule", "0 * * * *")
 	if err != nil {
 		t.Fatal(err)
@@ -252,7 +253,7 @@ func TestLinkRenewManifestThatCannotRun(t *testing.T) {
 		{version: "1.2.3", flags: "--image a.example/b", want: `image: "a.example/b"`},
 		{version: "1.2.3", flags: "--token-duration 5m", refused: "--token-duration 5m0s is too short"},
 		{version: "1.2.3", flags: "--allow-kubeconfig-hosts /", refused: "--allow-kubeconfig-hosts: "},
-		{version: "1.2.3", flags: "--linkerd-namespace=", refused: "--linkerd-namespace names no namespace"},
+		{version: "1.2.3", flags: "--namespace=", refused: "--namespace names no namespace"},
 		{version: "development", refused: "--image is needed: version development of this binary is no release"},
 		{version: "1.2.3-4-g8d1916d", refused: "--image is needed"},
 	} {
@@ -305,7 +306,7 @@ func TestLinkFleet(t *testing.T) {
 	}
 	to := filepath.Join(dir, "links")
 	fleet := []string{
-		"--preset", "fingerpost", "--kubeconfig", kubeconfig, "--dir", to, "--fleet", "east,west,north=admin@north",
+		"--kubeconfig", kubeconfig, "--dir", to, "--fleet", "east,west,north=admin@north",
 	}
 	if err := errors.Join(os.Mkdir(to, 0o700), os.WriteFile(filepath.Join(to, "east.yaml"), nil, 0o644)); err != nil {
 		t.Fatal(err)
@@ -334,7 +335,7 @@ func TestLinkFleet(t *testing.T) {
 				var secret corev1.Secret
 				if yaml.Unmarshal([]byte(text), &secret) == nil && secret.Kind == "Secret" {
 					of, err := links.Credentials(secret.Data[links.KubeconfigKey], anyHost)
-					cluster := secret.Labels[links.ClusterNameLabel]
+					cluster := clusterOf(&secret)
 					if got = append(got, cluster); err != nil || of.BearerToken != "token-of-"+cluster ||
 						secret.Namespace != "fingerpost" {
 						t.Errorf("%s: %s of %s: %v", verb, cluster, name, err)
@@ -357,7 +358,7 @@ func TestLinkFleet(t *testing.T) {
 		"a --fleet a,b":           `unexpected argument "a"`,
 		"":                        "NAME is missing",
 		"a.b":                     `"a.b" cannot name a cluster`,
-		"a --preset istio":        "it is linkerd or fingerpost",
+		"a --preset istio":        "it is fingerpost or linkerd",
 		"a --token-duration 1m":   "--token-duration 1m0s is too short",
 		"a --fleet a,b -o xml":    "it is yaml or json",
 	} {

@@ -357,13 +357,13 @@ func (r *ReplicaFlags) forwardTo(ctx context.Context, pods readyPods, pod *corev
 // numberIn returns the number of the port in a Pod: of the flags in its arguments that move it, the last one
 // counts.
 func (p serverPort) numberIn(pod *corev1.Pod) (uint16, error) {
-	for _, container := range pod.Spec.Containers {
-		args := append(slices.Clone(container.Command), container.Args...)
-		if !slices.Contains(args, "serve") && !slices.Contains(args, "destination") {
+	for i := range pod.Spec.Containers {
+		args := argumentsOf(&pod.Spec.Containers[i])
+		if !serves(args) {
 			continue
 		}
 
-		addr, set := p.addrIn(args)
+		addr, set := flagIn(args, p.flag)
 		if !set {
 			continue
 		}
@@ -379,21 +379,6 @@ func (p serverPort) numberIn(pod *corev1.Pod) (uint16, error) {
 		return uint16(number), nil
 	}
 	return p.number, nil
-}
-
-// addrIn returns the last value of the port's flag in arguments.
-func (p serverPort) addrIn(args []string) (addr string, set bool) {
-	for i, arg := range args {
-		name, value, inOne := strings.Cut(arg, "=")
-		if name != "-"+p.flag && name != "--"+p.flag {
-			continue
-		}
-		if !inOne && i+1 < len(args) {
-			value = args[i+1]
-		}
-		addr, set = value, true
-	}
-	return addr, set
 }
 
 // forwardPort opens a port on loopback that leads to a Pod's, until end is called.
