@@ -247,6 +247,8 @@ func claimOf(
 		if other, declared := member.View.Port(asked.Number); declared {
 			claim.Why = fmt.Sprintf("port %d is %s there, not %s", asked.Number, other.Protocol, asked.Protocol)
 		}
+	case federation.NoEndpoints:
+		claim.Why = "no Pods or other endpoints"
 	case federation.NoTarget:
 		if declares, declared := member.View.PortOf(asked.Number, asked.Protocol); declared {
 			claim.Why = fmt.Sprintf("slice has no port %q", declares.Name)

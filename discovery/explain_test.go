@@ -10,6 +10,19 @@ import (
 	"github.com/fingerpost/fingerpost/serving"
 )
 
+// A Service that is scaled to zero is not blamed for the ports that its slice does not have then.
+func TestExplainScaledToZero(t *testing.T) {
+	store, _ := streamtest.Local(map[federation.Service]*federation.View{streamtest.Web: {
+		Ports:  []federation.ServicePort{{Number: 80, Name: "http"}},
+		Slices: []*federation.Slice{{Name: "web-1"}},
+	}})
+	reject := func(*federation.Answer) string { return "" }
+	x := unhurried(store).Explain(Query{Service: streamtest.Web, Port: 80}, serving.Client{}, reject)
+	if len(x.Claims) != 1 || x.Claims[0].Why != "no Pods or other endpoints" || x.Claims[0].Slice != "" {
+		t.Errorf("%+v", x.Claims)
+	}
+}
+
 // Of several clusters that were never synced, the one is named that a first answer waits for the longest.
 func TestExplainNamesTheSlowestCluster(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

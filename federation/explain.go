@@ -1,6 +1,9 @@
 package federation
 
-import "net/netip"
+import (
+	"net/netip"
+	"slices"
+)
 
 // A Reason is why a client does not get an address that a cluster publishes. The zero Reason, Kept, means that
 // it does.
@@ -16,6 +19,7 @@ const (
 	NoService   // its cluster has no such Service
 	Alias       // the Service is an ExternalName, which has no addresses
 	Undeclared  // the Service does not declare the port, and a part of another Service must
+	NoEndpoints // it has none
 
 	// About a Slice.
 	NoTarget // it has no port of the name, or else of the number, that the Service's port has
@@ -39,7 +43,7 @@ const (
 func (r Reason) String() string {
 	return [...]string{
 		"kept", "cluster not synced yet", "cluster not linked", "no such Service", "ExternalName",
-		"port not declared", "port not in slice", "not ready", "other hostname", "IPv6 off",
+		"port not declared", "no endpoints", "port not in slice", "not ready", "other hostname", "IPv6 off",
 		"not a Pod, Service is Local", "other node, Service is Local",
 		"lower tier", "drained", "stale, last", "over its share", "hinted for other zones",
 		"reached over IPv6", "duplicate",
@@ -134,6 +138,22 @@ type trace struct {
 func (t *trace) add(v Verdict) {
 	if t != nil {
 		t.verdicts = append(t.verdicts, v)
+	}
+}
+
+// emptyMember records that a member has no endpoints. Slices of Services without Pods have no ports either, which is of
+// no interest then.
+func (t *trace) emptyMember(member *Member) {
+	filled := func(s *Slice) bool { return len(s.Endpoints) > 0 }
+	if t != nil && !slices.ContainsFunc(member.View.Slices, filled) {
+		t.add(Verdict{Reason: NoEndpoints, Member: member})
+	}
+}
+
+// noTarget records that a Slice with endpoints does not have the port.
+func (t *trace) noTarget(member *Member, slice *Slice) {
+	if len(slice.Endpoints) > 0 {
+		t.add(Verdict{Reason: NoTarget, Member: member, Slice: slice})
 	}
 }
 

@@ -41,6 +41,9 @@ func TestExplain(t *testing.T) {
 	onNode.LocalOnly = true
 	targetless := view(ready("10.0.0.1", "p1"))
 	targetless.Slices[0].Ports = []Port{{Number: 9090, Name: "metrics"}}
+	scaled, partly := view(), view(ready("10.0.0.1", "p1"))
+	scaled.Slices[0].Ports = nil // as Kubernetes leaves it
+	partly.Slices = append(partly.Slices, &Slice{Name: "old"})
 	union := func(members ...MemberRef) *View {
 		return &View{
 			Ports:       []ServicePort{{Number: 80, Name: "http", Target: 0}},
@@ -53,6 +56,8 @@ func TestExplain(t *testing.T) {
 		named("local"):      onNode,
 		named("hinted"):     view(hinted("z1", ready("10.0.0.1", "p1")), hinted("z2", ready("10.0.0.2", "p2"))),
 		named("targetless"): targetless,
+		named("scaled"):     scaled,
+		named("partly"):     partly,
 		named("alias"):      {ExternalName: true},
 		named("fed"): union(
 			MemberRef{Ref{"local", named("plain")}, true}, MemberRef{Ref{"east", named("plain")}, false},
@@ -108,8 +113,10 @@ func TestExplain(t *testing.T) {
 		"a port that leads nowhere": {
 			"targetless", Query{Port: 80}, Place{}, []string{"local/targetless/s port not in slice"},
 		},
-		"a Service that is not there": {"missing", Query{Port: 80}, Place{}, []string{"local/missing no such Service"}},
-		"an ExternalName":             {"alias", Query{Port: 80}, Place{}, []string{"local/alias ExternalName"}},
+		"a Service that is scaled to zero":    {"scaled", Query{Port: 80}, Place{}, []string{"local/scaled no endpoints"}},
+		"a slice that was left without ports": {"partly", Query{Port: 80}, Place{}, []string{"10.0.0.1 kept"}},
+		"a Service that is not there":         {"missing", Query{Port: 80}, Place{}, []string{"local/missing no such Service"}},
+		"an ExternalName":                     {"alias", Query{Port: 80}, Place{}, []string{"local/alias ExternalName"}},
 		"members of a federated Service": {"fed", Query{Port: 80}, Place{}, []string{
 			"10.0.0.1 kept", "10.0.0.2 not ready", "10.0.0.3 kept", "fd00::1 IPv6 off",
 			"10.0.0.1 duplicate of local p1", "10.1.0.1 kept",

@@ -187,6 +187,7 @@ func (x *Selection) addMember(member *Member, prev *Selection, changes changes, 
 	x.local = x.local || local
 	hinted, total := 0, 0
 
+	trace.emptyMember(member)
 	for _, slice := range member.View.Slices {
 		port, leads := x.query.Port, len(slice.Ports) > 0
 		if declared {
@@ -194,7 +195,7 @@ func (x *Selection) addMember(member *Member, prev *Selection, changes changes, 
 			leads = port != 0
 		}
 		if !leads {
-			trace.add(Verdict{Reason: NoTarget, Member: member, Slice: slice})
+			trace.noTarget(member, slice)
 			continue
 		}
 

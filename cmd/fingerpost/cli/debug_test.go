@@ -184,6 +184,36 @@ func TestClustersOfReplicas(t *testing.T) {
 	}
 }
 
+// On a narrow terminal an address is whole, and what is of less use is left out.
+func TestExplanationOnANarrowTerminal(t *testing.T) {
+	const addr = "[2001:db8:ffff:ffff:ffff:ffff:ffff:ffff]:18080"
+	x := discovery.Explanation{Authority: "web.shop", Claims: []discovery.Claim{
+		{
+			Addr: addr, Kept: true, Why: "kept, its cluster is Stale", Cluster: "cluster-of-a-long-name",
+			Slice: "web-vhfw5", Pod: "shop/web-7b9c6d5f4-tvqp9", Zone: "europe-west-1a",
+		},
+		{Addr: "10.1.0.80:8080", Why: "not ready", Cluster: "east", Pod: "shop/web-7b9c6d5f4-9n6s7"},
+	}}
+	for width, header := range map[int]string{
+		0: "ADDRESS CLUSTER SLICE POD ZONE HELD WHY", 80: "ADDRESS CLUSTER HELD WHY",
+		140: "ADDRESS CLUSTER SLICE POD ZONE HELD WHY",
+	} {
+		f := frame{Screen: Screen{width: width}}
+		printExplanation(&f, x, noon)
+		text := ""
+		for _, l := range f.lines {
+			text += l.text + "\n"
+			if n := utf8.RuneCountInString(l.text); width > 0 && n > width {
+				t.Errorf("%d columns: %q", n, l.text)
+			}
+		}
+		if got := strings.Join(strings.Fields(f.lines[3].text), " "); got != header ||
+			!strings.Contains(text, addr) || !strings.Contains(text, "10.1.0.80:8080") {
+			t.Errorf("on %d columns:\n%s", width, text)
+		}
+	}
+}
+
 // What the replicas explain that have a stream of the client is shown, else what the first does; and who
 // differs.
 func TestExplanationsOfReplicas(t *testing.T) {

@@ -165,7 +165,7 @@ func printAddresses(to io.Writer, all []endpointJSON, output string) error {
 	}
 
 	table := newTable("IP", "PORT", "CLUSTER", "NAMESPACE", "POD", "SERVICE", "ZONE", "IDENTITY")
-	table.keepColumns = 3
+	table.keepColumns, table.whole = 3, []string{"IP"}
 	known := false
 	for _, a := range all {
 		known = known || a.Cluster != ""

@@ -226,7 +226,8 @@ func printExplanation(frame *frame, explanation discovery.Explanation, now time.
 
 	frame.printf("")
 	table := newTable("", "ADDRESS", "CLUSTER", "SLICE", "POD", "ZONE", "HELD", "WHY")
-	table.keepColumns = 3
+	table.keepColumns, table.whole = 3, []string{"ADDRESS"}
+	table.optional = []string{"SLICE", "POD", "ZONE"}
 
 	for _, claim := range explanation.Claims {
 		mark, held := "-", ""

@@ -30,6 +30,7 @@ type table struct {
 	header      []string
 	rows        []*row
 	keepColumns int      // so many columns from the left are cut last: those that people copy
+	whole       []string // headers of what is never cut, because a part of it is of no use
 	oneLine     bool     // a row is one line
 	optional    []string // headers that a narrow terminal does without, in this order
 	volatile    []string // headers of what changes by itself: a row is the same if the others are
@@ -118,7 +119,7 @@ func (t *table) keyOf(r *row) string {
 }
 
 // widths returns the width of each column. Columns have what their cells need; if that is more than limit,
-// the widest of them lose a column at a time: first those after keepColumns, then all.
+// the widest of them lose a column at a time: first those after keepColumns, then all, once no optional one is left.
 func (t *table) widths(limit int) []int {
 	widths := make([]int, len(t.header))
 	for i, name := range t.header {
@@ -135,6 +136,9 @@ func (t *table) widths(limit int) []int {
 	left := limit - tableGap*last
 	least := min(widths[last], minLast)
 	for _, from := range []int{min(t.keepColumns, last), 0} {
+		if from < t.keepColumns && len(t.optional) > 0 {
+			break
+		}
 		for sum(widths[:last])+least > left {
 			widest := t.widest(widths[:last], from)
 			if widest < 0 {
@@ -157,6 +161,9 @@ func (t *table) widest(widths []int, from int) int {
 	widest := -1
 	for i := from; i < len(widths); i++ {
 		least := max(minCell, utf8.RuneCountInString(t.header[i]))
+		if slices.Contains(t.whole, t.header[i]) {
+			continue
+		}
 		if widths[i] > least && (widest < 0 || widths[i] > widths[widest]) {
 			widest = i
 		}
