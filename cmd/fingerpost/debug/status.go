@@ -46,15 +46,16 @@ const docsURL = "https://github.com/fingerpost/fingerpost/blob/main/docs/"
 var statusHTML string
 
 var statusTemplate = template.Must(template.New("status").Funcs(template.FuncMap{
-	"age":    func(p statusPage, at time.Time) string { return Age(at, p.Now) },
-	"clock":  func(at time.Time) string { return at.UTC().Format("2006-01-02 15:04:05") },
-	"since":  sinceText,
-	"docs":   func(page string) string { return docsURL + page },
-	"count":  words.Count,
-	"number": words.Number,
-	"short":  func(name string) string { return Shorten(name, 20) },
-	"mood":   func(p problem.Problem) string { return moodOf(p.Severity).String() },
-	"pair":   func(of problem.Problem, p statusPage) any { return map[string]any{"Problem": of, "Page": p} },
+	"age":        func(p statusPage, at time.Time) string { return Age(at, p.Now) },
+	"clock":      func(at time.Time) string { return at.UTC().Format("2006-01-02 15:04:05") },
+	"since":      sinceText,
+	"docs":       func(page string) string { return docsURL + page },
+	"paragraphs": paragraphs,
+	"count":      words.Count,
+	"number":     words.Number,
+	"short":      func(name string) string { return Shorten(name, 20) },
+	"mood":       func(p problem.Problem) string { return moodOf(p.Severity).String() },
+	"pair":       func(of problem.Problem, p statusPage) any { return map[string]any{"Problem": of, "Page": p} },
 	"lag": func(p statusPage, s discovery.StreamStatus) string {
 		return strings.TrimPrefix(LagText(s, p.Now), ", ")
 	},
@@ -426,6 +427,24 @@ func (o *overview) consequence(p problem.Problem) string {
 	default:
 		return fmt.Sprintf("%s: %s in %s", p.Affected, words.Count(used.ready, "ready endpoint"), services)
 	}
+}
+
+// A paragraph is a part of what is known of a Problem.
+type paragraph struct {
+	Text string
+	Long bool // it may be a whole error, and is cut where there is no room
+}
+
+// paragraphs returns why there is a Problem, and what follows from it. Of a cluster that is out of contact the latter
+// comes first: errors of connections are long.
+func paragraphs(p problem.Problem) []paragraph {
+	cause := p.Text
+	p.Text = ""
+	all := []paragraph{{cause, true}, {p.Message(), false}}
+	if problem.IsContact(p.Class) {
+		slices.Reverse(all)
+	}
+	return slices.DeleteFunc(all, func(p paragraph) bool { return p.Text == "" })
 }
 
 // foreignHolders returns the Leases that this replica waits for and that a process holds which is none of the Pods of
