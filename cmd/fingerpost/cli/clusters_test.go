@@ -48,7 +48,7 @@ func fleet(linked int) (all []Response[debug.ClustersPage]) {
 				{Type: links.Writable, Status: metav1.ConditionFalse, Message: "discovery goes on"},
 			}})
 		}
-		all = append(all, Response[debug.ClustersPage]{replica, page})
+		all = append(all, Response[debug.ClustersPage]{Replica: replica, Page: page})
 	}
 	return all
 }

@@ -146,8 +146,15 @@ func (v view[T, V]) newFrame(
 	if isForMachines(flags.output) {
 		return f, unexpected, f.addPage(page, flags.output)
 	}
-	v.print(f, page, several, time.Now())
+	v.print(f, page, several, asOf(responses))
 	return f, unexpected, nil
+}
+
+// asOf returns as of when ages are shown: the time of the first response. While others are waited for, or for those
+// that never come, nothing becomes older. Replicas are asked at the same time.
+func asOf[T any](responses []Response[T]) time.Time {
+	first := func(a, b Response[T]) int { return a.at.Compare(b.at) }
+	return slices.MinFunc(responses, first).at
 }
 
 // printUpdate prints what differs from the frame that is shown, nil for none. Without a next frame that is the error
@@ -227,23 +234,29 @@ func printError(cmd *cobra.Command, err error) {
 type Response[T any] struct {
 	Replica string
 	Page    T
+
+	at time.Time // when it came
 }
 
 // FetchAll reads a page of every replica at the same time, and returns the responses in the order of the
 // replicas. The error names the replicas that fail; if all fail in the same way it has that text once.
 func FetchAll[T any](ctx context.Context, replicas []Replica, path string) (responses []Response[T], err error) {
-	pages := make([]T, len(replicas))
+	all := make([]Response[T], len(replicas))
 	errs := make([]error, len(replicas))
 	var wg sync.WaitGroup
 	for i, r := range replicas {
-		wg.Go(func() { errs[i] = r.Fetch(ctx, path, &pages[i]) })
+		wg.Go(func() {
+			all[i].Replica = r.Name
+			errs[i] = r.Fetch(ctx, path, &all[i].Page)
+			all[i].at = time.Now()
+		})
 	}
 	wg.Wait()
 	texts := sets.New[string]()
 
 	for i, r := range replicas {
 		if errs[i] == nil {
-			responses = append(responses, Response[T]{r.Name, pages[i]})
+			responses = append(responses, all[i])
 			continue
 		}
 		texts.Insert(errs[i].Error())

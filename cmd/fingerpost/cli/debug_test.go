@@ -3,10 +3,12 @@ package cli
 import (
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 	"unicode/utf8"
 
@@ -113,6 +115,33 @@ func pick(lines []string, prefix, header string) (picked []string) {
 		}
 	}
 	return picked
+}
+
+type roundTripper func(*http.Request) (*http.Response, error)
+
+func (r roundTripper) RoundTrip(request *http.Request) (*http.Response, error) { return r(request) }
+
+// While a replica that does not answer is waited for, what the others have reported does not become older.
+func TestAgesWithoutTheWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now()
+		answers := roundTripper(func(*http.Request) (*http.Response, error) {
+			return &http.Response{StatusCode: http.StatusOK, Body: io.NopCloser(strings.NewReader("{}"))}, nil
+		})
+		hangs := roundTripper(func(request *http.Request) (*http.Response, error) {
+			<-request.Context().Done()
+			return nil, request.Context().Err()
+		})
+		responses, err := FetchAll[debug.ClustersPage](t.Context(), []Replica{
+			{Name: "a", Addr: "a:1", Transport: hangs}, {Name: "b", Addr: "b:1", Transport: answers},
+		}, "/debug/clusters")
+		if err == nil || len(responses) != 1 || time.Since(began) < pageTimeout {
+			t.Fatalf("%+v, %v after %s", responses, err, time.Since(began))
+		}
+		if at := asOf(responses); !at.Equal(began) {
+			t.Errorf("ages are as of %s after the response", at.Sub(began))
+		}
+	})
 }
 
 // What each replica knows of a cluster stands together.
@@ -358,7 +387,7 @@ func TestReplicasWithLongNames(t *testing.T) {
 	var streams []Response[[]discovery.StreamStatus]
 	var clusters []Response[debug.ClustersPage]
 	for _, replica := range []string{long("7d9c4b8f5-x2x4z"), long("7d9c4b8f5-tvqp9")} {
-		streams = append(streams, Response[[]discovery.StreamStatus]{replica, []discovery.StreamStatus{{
+		streams = append(streams, Response[[]discovery.StreamStatus]{Replica: replica, Page: []discovery.StreamStatus{{
 			ID: 1e6, Method: "GetProfile", Authority: "web-federated.shop.svc.cluster.local:8080",
 			Namespace: long("shop"), Pod: long("cart"),
 			Addresses: 1e5, Opened: now.Add(-47 * time.Hour), Last: &discovery.LastSent{At: now.Add(-time.Hour)},
@@ -367,7 +396,7 @@ func TestReplicasWithLongNames(t *testing.T) {
 		}}})
 		clusters = append(
 			clusters,
-			Response[debug.ClustersPage]{replica, debug.ClustersPage{Clusters: []debug.ClusterEntry{{
+			Response[debug.ClustersPage]{Replica: replica, Page: debug.ClustersPage{Clusters: []debug.ClusterEntry{{
 				Status: cluster.Status{
 					Name: long(
 						"west",
