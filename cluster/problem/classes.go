@@ -168,7 +168,7 @@ var classes = map[Class]classInfo{
 	Refused: {"The credentials of Link {full} may not be used", "", describeCommand, conditions},
 	Misread: {"Annotations of {kind} {full} are not understood", "", describeCommand, conditions},
 	LinkDeleted: {
-		"Link {full} was deleted", "apply the CRD (links/crd/links.yaml) and the Links again", checkCommand,
+		"Link {full} was deleted", "install the CRD (crds.links of the chart) and apply the Links again", checkCommand,
 		"checks.md#no-link-is-held",
 	},
 	Mirroring: {

@@ -258,6 +258,9 @@ spec: {ports: [{port: 80}]}
 func TestCheckPre(t *testing.T) {
 	bare := controlplane.ForTest(t, controlplane.Options{Name: "bare", Light: true})
 	kubeconfig := admin(t, bare)
+	if err := bare.Apply(t.Context(), []byte("apiVersion: v1\nkind: Namespace\nmetadata: {name: linkerd}\n")); err != nil {
+		t.Fatal(err)
+	}
 	const line = "warning fingerpost-kubernetes/Links are served at version v1alpha3"
 	if r := checked(t, kubeconfig, "--pre"); !r.Success ||
 		len(r.lines(line+": there is no CRD of Links")) != 1 || len(r.lines("")) != 1 {

@@ -64,6 +64,7 @@ func Once(ctx context.Context, config *rest.Config, namespace string, all []cli.
 		namespace: namespace,
 		access:    func() (*rest.Config, error) { return config, nil },
 		open:      func(context.Context) ([]cli.Replica, error) { return all, nil },
+		direct:    func() bool { return true },
 		ways:      func([]cli.Replica) ([]cli.Way, error) { return nil, nil },
 	}
 
@@ -82,7 +83,9 @@ func Once(ctx context.Context, config *rest.Config, namespace string, all []cli.
 // Command returns the command of a binary of this version.
 func Command(version string) *cobra.Command {
 	flags := cli.NewReplicaFlags(version)
-	environment := environment{open: flags.Open, ways: flags.Ways, access: flags.RESTConfig}
+	environment := environment{
+		access: flags.RESTConfig, open: flags.Open, direct: flags.Direct, ways: flags.Ways,
+	}
 
 	var output string
 	var pre, proxy bool

@@ -21,7 +21,7 @@ func (e *environment) installationChecks(known *knownReplicas) []check {
 		writerCategory.decided("no source is left to another installation", "no-source-is-left-to-another",
 			known.checkLeftTo),
 		writerCategory.decided("every Lease of an installation counts", "every-lease-counts",
-			func(ctx context.Context) error { return e.checkForeignLeases(ctx, known) }),
+			e.asking(func(ctx context.Context) error { return e.checkForeignLeases(ctx, known) })),
 	}
 }
 

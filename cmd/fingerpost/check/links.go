@@ -41,21 +41,21 @@ func (e *environment) linkChecks(known *knownReplicas) (checks []check) {
 	checks = append(checks,
 		linkCategory.decided("no Link was deleted with many others", "no-link-is-held", known.checkHeld),
 		linkCategory.decided("every cluster has its Link", "every-cluster-has-its-link", known.checkWithoutLink),
-		linkCategory.retried("every Link is read", "every-link-is-read", func(ctx context.Context) error {
+		linkCategory.retried("every Link is read", "every-link-is-read", e.asking(func(ctx context.Context) error {
 			shown, err := e.listLinks(ctx)
 			if err != nil {
 				return err
 			}
 			return known.checkRead(shown)
-		}),
+		})),
 		linkCategory.retried("Links show what replicas report", "links-show-what-replicas-report",
-			func(ctx context.Context) error {
+			e.asking(func(ctx context.Context) error {
 				shown, err := e.listLinks(ctx)
 				if err != nil {
 					return errSkipped // as was reported
 				}
 				return known.checkShown(shown)
-			}))
+			})))
 
 	all := known.links()
 	for _, name := range slices.Sorted(maps.Keys(all)) {

@@ -41,23 +41,36 @@ var (
 type environment struct {
 	access    func() (*rest.Config, error)
 	open      func(ctx context.Context) ([]cli.Replica, error)
+	direct    func() bool                            // whether open needs no API server
 	ways      func([]cli.Replica) ([]cli.Way, error) // to the gRPC servers of replicas
 	namespace string                                 // of the mesh's control plane and of Leases
 
 	config *rest.Config         // of the local cluster, once it is connected
 	client kubernetes.Interface // likewise
+	silent bool                 // the API server did not answer, and is not asked again
 }
 
 // run runs all checks, or those before an installation.
 func (e *environment) run(ctx context.Context, runner *runner, pre bool) {
-	connect := func(ctx context.Context) error { return e.connect(ctx, runner.timeout) }
-	if !runner.must(ctx, localCategory.decided("the API server answers", "the-api-server-answers", connect)) {
+	goOn := !pre && e.direct()
+	connect := func(ctx context.Context) error {
+		err := e.connect(ctx, runner.timeout)
+		if err != nil && goOn {
+			err = fmt.Errorf("%w\nwhat it would be asked is not checked", err)
+		}
+		return err
+	}
+	e.silent = !runner.must(ctx, localCategory.decided("the API server answers", "the-api-server-answers", connect))
+	if e.silent && !goOn {
 		return
 	}
 
 	checks := []check{
-		localCategory.decided("its clock agrees with this one", "clocks-agree", e.checkClock),
-		localCategory.decided("Links are served at version "+cli.LinkVersion, "links-are-served", e.checkLinkVersion),
+		localCategory.decided("its clock agrees with this one", "clocks-agree", e.asking(e.checkClock)),
+		localCategory.decided("Links are served at version "+cli.LinkVersion, "links-are-served",
+			e.asking(e.checkLinkVersion)),
+		localCategory.decided("there is a namespace "+e.namespace+" for Leases", "there-is-a-namespace-for-leases",
+			e.asking(func(ctx context.Context) error { return e.checkNamespace(ctx, pre) })),
 	}
 	if pre {
 		checks = append(checks, e.installChecks(alwaysCreated, true)...)
@@ -65,8 +78,7 @@ func (e *environment) run(ctx context.Context, runner *runner, pre bool) {
 		return
 	}
 
-	runner.run(ctx, append(checks, localCategory.decided("there is a namespace "+e.namespace+" for Leases",
-		"there-is-a-namespace-for-leases", e.checkNamespace))...)
+	runner.run(ctx, checks...)
 	known := e.checkReplicas(ctx, runner)
 	defer cli.CloseAll(known.opened)
 	if len(known.pages) > 0 {
@@ -75,6 +87,16 @@ func (e *environment) run(ctx context.Context, runner *runner, pre bool) {
 			known.serviceChecks())...)
 	}
 	runner.wait(ctx, known.refresh)
+}
+
+// asking returns a check that asks the API server. It does not apply if that does not answer, as another one reports.
+func (e *environment) asking(run func(context.Context) error) func(context.Context) error {
+	return func(ctx context.Context) error {
+		if e.silent {
+			return errSkipped
+		}
+		return run(ctx)
+	}
 }
 
 // connect asks the API server for its version, which needs credentials but no permission.
@@ -91,13 +113,17 @@ func (e *environment) connect(ctx context.Context, timeout time.Duration) error 
 	return e.client.Discovery().RESTClient().Get().AbsPath("/version").Do(ctx).Error()
 }
 
-// checkNamespace reports that Leases have no namespace. Without the permission to read it that is not known.
-func (e *environment) checkNamespace(ctx context.Context) error {
+// checkNamespace reports that Leases have no namespace. Without the permission to read it that is not known. Before an
+// installation, which may create it, it is a warning.
+func (e *environment) checkNamespace(ctx context.Context, pre bool) error {
 	_, err := e.client.CoreV1().Namespaces().Get(ctx, e.namespace, metav1.GetOptions{})
 	switch {
+	case apierrors.IsNotFound(err) && pre:
+		return warningf("the chart is not installed without it, unless that creates it: 'kubectl create namespace "+
+			"%s', or name another: controllerNamespace of the chart, and -L here", e.namespace)
 	case apierrors.IsNotFound(err):
-		return fmt.Errorf("no Lease can be created, so that nothing is written into any cluster: create the "+
-			"namespace, or name another: controllerNamespace of the chart, and -L %s here", e.namespace)
+		return fmt.Errorf("no Lease can be created, so that nothing is written into any cluster: 'kubectl create "+
+			"namespace %s', or name another: controllerNamespace of the chart, and -L here", e.namespace)
 	case apierrors.IsForbidden(err):
 		return errSkipped
 	default:
@@ -153,12 +179,12 @@ func (e *environment) checkLinkVersion(context.Context) error {
 			versions = append(versions, v.Version)
 		}
 
-		return warningf("they are served at %s only: apply links/crd/links.yaml, or a newer linkerd-multicluster "+
-			"chart", strings.Join(versions, ", "))
+		return warningf("they are served at %s only: update the chart that has their CRD, linkerd-multicluster or "+
+			"fingerpost with --set crds.links=true", strings.Join(versions, ", "))
 	}
 
-	return warningf("there is no CRD of Links, so that only labelled Secrets can link clusters: apply " +
-		"links/crd/links.yaml")
+	return warningf("there is no CRD of Links, so that only labelled Secrets can link clusters: install the chart " +
+		"fingerpost with --set crds.links=true, or linkerd-multicluster, or apply links/crd/links.yaml")
 }
 
 // installChecks check that resources may be created in all namespaces.
@@ -194,13 +220,13 @@ func (e *environment) leaseChecks(known *knownReplicas) (checks []check) {
 
 	checks = append(checks, e.installationChecks(known)...)
 	for _, name := range sets.List(names) {
-		run := func(ctx context.Context) error {
+		run := e.asking(func(ctx context.Context) error {
 			lease, err := e.client.CoordinationV1().Leases(e.namespace).Get(ctx, name, metav1.GetOptions{})
 			if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsForbidden(err) {
 				return err
 			}
 			return checkHolder(lease, err, known.leaseUse(name), time.Now())
-		}
+		})
 		checks = append(checks,
 			writerCategory.retried("the Lease "+name+" in this cluster has a holder", "a-lease-has-a-holder", run))
 	}

@@ -387,6 +387,28 @@ func TestChecks(t *testing.T) {
 			"warning services/every member exists and has the ports of its Service: shop/old: port 80",
 			"warning services/annotations of Services are understood: shop/web: true",
 		}},
+		"the API server does not answer": {func(w *checkWorld) {
+			w.api.codes["/version"] = http.StatusInternalServerError
+			delete(w.api.objects, "/api/v1/namespaces/linkerd")
+			west(&w.pages[0]).OverBudget = "too much"
+			west(&w.pages[0]).Kinds = []cluster.KindStatus{{
+				Kind: "services", Health: api.Health{Refused: metav1.StatusReasonForbidden},
+			}}
+		}, []string{
+			"error kubernetes/the API server answers: InternalError; what it would be asked is not checked",
+			"error clusters/everything in west may be read: ",
+			"error links/the conditions of Link mesh/west hold: ",
+		}},
+		"the API server does not answer before an installation": {func(w *checkWorld) {
+			w.api.codes["/version"] = http.StatusInternalServerError
+			w.args = []string{"--pre"}
+		}, []string{"error kubernetes/the API server answers: InternalError"}},
+		"an installation without the namespace of Leases": {func(w *checkWorld) {
+			delete(w.api.objects, "/api/v1/namespaces/linkerd")
+			w.args = []string{"--pre"}
+		}, []string{
+			"warning kubernetes/there is a namespace linkerd for Leases: the chart is not installed without it",
+		}},
 		"an installation": {func(w *checkWorld) {
 			w.args = []string{"--pre"}
 			w.api.denied["create customresourcedefinitions"], w.api.denied["create roles"] = true, true

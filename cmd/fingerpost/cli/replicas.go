@@ -147,6 +147,9 @@ func (r *ReplicaFlags) addReplicaFlags(fs *pflag.FlagSet) {
 	r.addKubeFlags(fs)
 }
 
+// Direct reports whether the addresses of replicas are given, so that they are found without an API server.
+func (r *ReplicaFlags) Direct() bool { return len(r.addrs) > 0 }
+
 // givenReplicas returns the replicas whose addresses are given.
 func (r *ReplicaFlags) givenReplicas() (all []Replica, err error) {
 	for _, text := range r.addrs {
@@ -247,7 +250,7 @@ func (r *ReplicaFlags) openFirst(ctx context.Context) (Replica, error) {
 
 // Open returns all replicas, at least one. One without a connection has an error, and the others can be read.
 func (r *ReplicaFlags) Open(ctx context.Context) ([]Replica, error) {
-	if len(r.addrs) > 0 {
+	if r.Direct() {
 		return r.givenReplicas()
 	}
 
@@ -267,7 +270,7 @@ func (r *ReplicaFlags) Open(ctx context.Context) ([]Replica, error) {
 
 // podsChanged reports whether other Pods are ready now than those that were opened.
 func (r *ReplicaFlags) podsChanged(ctx context.Context, opened []Replica) bool {
-	if len(r.addrs) > 0 {
+	if r.Direct() {
 		return false
 	}
 	pods, err := r.findPods(ctx)
