@@ -76,6 +76,12 @@ func (s Status) Tried() bool {
 	return s.Synced || !s.Checkpoint.IsZero() || failed && !s.AskingPeers
 }
 
+// Renewed reports whether a cluster is reached by other credentials, or at another address, than before.
+func (s Status) Renewed(before Status) bool {
+	isOther := s.tried != before.tried || s.Source != before.Source || !s.Expires.Equal(before.Expires)
+	return isOther && before.Source != "" && s.Source != "" && s.Credentials == nil
+}
+
 // WritingState reports whether this replica writes into a cluster.
 type WritingState string
 

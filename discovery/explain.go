@@ -20,12 +20,15 @@ type Asker struct {
 // An Explanation is what a client gets for a Query, and why.
 type Explanation struct {
 	Authority string `json:"authority"`
+	Service   string `json:"service"` // namespace/name
 	Client    Asker  `json:"client"`
 	Version   uint64 `json:"version"`           // of what is known of the Service
 	Refused   string `json:"refused,omitempty"` // why a stream that opens now would end at once
 	Waits     string `json:"waits,omitempty"`   // what a first answer would wait for
 
 	Notes []string `json:"notes,omitempty"` // what else bears on it, such as a cluster that is over its budget
+
+	Changes []string `json:"changes,omitempty"` // what has changed about it of late, the newest first, with the time
 
 	Policy  bool           `json:"policy"`  // whether a policy divides the traffic between clusters
 	Traffic []ClusterShare `json:"traffic"` // one a cluster, in the order of tiers
@@ -76,6 +79,7 @@ func (e *Engine) Explain(query Query, client serving.Client, reject func(*federa
 	place := placeOf(explanation.Client.Client, node, known)
 	explanation.Client.Zone = place.Zone
 	snapshot := e.snapshotOf(query.Service)
+	explanation.Service = query.Service.Namespace + "/" + query.Service.Name
 	explanation.Version = snapshot.Version
 	selection := federation.Select(snapshot, e.config.selected(query), nil)
 	answer := selection.Answer(place, nil)

@@ -33,6 +33,8 @@ type Store struct {
 	superseded []watch.Superseded            // whose waiters are to be woken, besides those of drafts
 	holds      int                           // of all clusters that readers have something of; see held.go
 
+	differences *Differences // nil: there is no reader of them
+
 	kept atomic.Int64 // holds of all clusters; stored under mu
 }
 
@@ -389,12 +391,17 @@ func (k *ClusterWriter) unwritten() (services []Service) {
 // replace stores a View, by which the cluster has changed so much. A nil View removes the one that there is.
 func (k *ClusterWriter) replace(svc Service, v *View, change Size, later heldLater) {
 	views := k.cluster.views.Load()
-	if v == views.Get(svc) {
+	before := views.Get(svc)
+	if v == before {
 		return
 	}
+
 	k.cluster.views.Store(views.With(svc, v))
 	k.cluster.written = k.cluster.written.plus(change, 1)
 	k.writeHeld(svc, v, later)
+	if k.cluster.synced {
+		k.store.differences.add(Ref{k.name, svc}, before, v)
+	}
 	k.store.recompose(Ref{k.name, svc})
 	k.store.refreshMembers(k.name, svc)
 }

@@ -3,6 +3,7 @@ package federation
 import (
 	"cmp"
 	"fmt"
+	"iter"
 	"net/netip"
 	"slices"
 	"strings"
@@ -459,6 +460,27 @@ func (c *Composition) equal(o *Composition) bool {
 		return c == o
 	}
 	return c.Union == o.Union && slices.Equal(c.Members, o.Members)
+}
+
+// Without returns the members of c that o does not have; both may be nil.
+func (c *Composition) Without(o *Composition) iter.Seq[MemberRef] {
+	return func(yield func(MemberRef) bool) {
+		if c == nil {
+			return
+		}
+		others := map[MemberRef]bool{}
+		if o != nil {
+			for _, m := range o.Members {
+				others[m] = true
+			}
+		}
+
+		for _, m := range c.Members {
+			if !others[m] && !yield(m) {
+				return
+			}
+		}
+	}
 }
 
 func compareNames(s, o *Slice) int { return strings.Compare(s.Name, o.Name) }

@@ -18,6 +18,7 @@ import (
 	"github.com/fingerpost/fingerpost/cluster"
 	"github.com/fingerpost/fingerpost/cluster/api"
 	"github.com/fingerpost/fingerpost/cluster/apitest"
+	"github.com/fingerpost/fingerpost/cluster/changes"
 	"github.com/fingerpost/fingerpost/cmd/fingerpost/debug"
 	"github.com/fingerpost/fingerpost/discovery/linkerd"
 	"github.com/fingerpost/fingerpost/e2e/internal/browser"
@@ -67,8 +68,8 @@ func newFleet(t *testing.T, services int, names ...string) *fleet {
 	on := serving.NewServer(logr.Discard(), serving.DefaultConfig())
 	server := httptest.NewServer(debug.Handler(debug.Sources{
 		Store: store, Registry: f.registry, Links: reconciler, Namespace: "linkerd",
-		Discovery: linkerd.NewServer(logr.Discard(), on, store, config),
-		Cluster:   names[0], Replica: "fingerpost-6c9f8-k2x4p", Version: "v0.1.0",
+		Discovery: linkerd.NewServer(logr.Discard(), on, store, config), Changes: changes.NewRecent(),
+		Cluster: names[0], Replica: "fingerpost-6c9f8-k2x4p", Version: "v0.1.0",
 	}))
 	f.url = server.URL + "/"
 	ctx, cancel := context.WithCancel(context.Background())

@@ -211,3 +211,18 @@ func FuzzAnnotations(f *testing.F) {
 		}
 	})
 }
+
+// A policy is described as it was written.
+func TestServiceString(t *testing.T) {
+	for want, annotations := range map[string]map[string]string{
+		"none": {},
+		"prefer east,local > region > *; capacity 3; weights east=80,west=20; when-stale drop": {
+			PreferKey: "local,east>region > *", CapacityKey: "3", WeightsKey: "west=20,east=80", WhenStaleKey: "drop",
+		},
+	} {
+		s, problems := ServiceOf(annotations)
+		if got := s.String(); got != want || len(problems) > 0 {
+			t.Errorf("%v is %q with problems %v, want %q", annotations, got, problems, want)
+		}
+	}
+}

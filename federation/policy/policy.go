@@ -1,7 +1,9 @@
 package policy
 
 import (
+	"fmt"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -64,6 +66,54 @@ func (t Tier) equal(o Tier) bool {
 
 // None reports whether nothing is asked for.
 func (s *Service) None() bool { return s == nil || s.Equal(&Service{}) }
+
+// String describes the policy by its annotations, without their prefix.
+func (s *Service) String() string {
+	if s.None() {
+		return "none"
+	}
+
+	var parts []string
+	if len(s.Prefer) > 0 {
+		tiers := make([]string, len(s.Prefer))
+		for i, t := range s.Prefer {
+			tiers[i] = t.String()
+		}
+		parts = append(parts, "prefer "+strings.Join(tiers, " > "))
+	}
+
+	if s.Capacity > 0 {
+		parts = append(parts, fmt.Sprintf("capacity %d", s.Capacity))
+	}
+
+	if len(s.Weights) > 0 {
+		weights := make([]string, len(s.Weights))
+		for i, w := range s.Weights {
+			weights[i] = fmt.Sprintf("%s=%d", w.Cluster, w.Weight)
+		}
+		parts = append(parts, "weights "+strings.Join(weights, ","))
+	}
+
+	if s.WhenStale != Unset {
+		parts = append(parts, "when-stale "+s.WhenStale.String())
+	}
+	return strings.Join(parts, "; ")
+}
+
+// String returns the tier as it is written.
+func (t Tier) String() string {
+	names := slices.Clone(t.Clusters)
+	if t.Local {
+		names = append(names, "local")
+	}
+	if t.Region {
+		names = append(names, "region")
+	}
+	if t.Others {
+		names = append(names, "*")
+	}
+	return strings.Join(names, ",")
+}
 
 // Names returns the names of clusters that the policy has, sorted.
 func (s *Service) Names() (names []string) {

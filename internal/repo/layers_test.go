@@ -15,14 +15,15 @@ cmd/fingerpost -> cmd/fingerpost/server
 cmd/fingerpost -> discovery/linkerd federation links serving
 cmd/fingerpost/app -> admission cmd/fingerpost/debug cmd/fingerpost/server cmd/fingerpost/webhook
 cmd/fingerpost/app -> cluster cluster/apply cluster/checkpoint cluster/endpointslice cluster/api cluster/lease
-cmd/fingerpost/app -> cluster/tokenreview discovery/linkerd federation federation/watch links links/mirror serving
+cmd/fingerpost/app -> cluster/changes cluster/problem cluster/tokenreview
+cmd/fingerpost/app -> discovery/linkerd federation federation/watch links links/mirror serving
 cmd/fingerpost/check -> cmd/fingerpost/cli cmd/fingerpost/debug internal/words
 cmd/fingerpost/check -> cluster cluster/api cluster/apply cluster/linkerd cluster/problem federation links
 cmd/fingerpost/cli -> cmd/fingerpost/debug internal/words
-cmd/fingerpost/cli -> cluster cluster/api cluster/linkerd cluster/problem
+cmd/fingerpost/cli -> cluster cluster/api cluster/changes cluster/linkerd cluster/problem
 cmd/fingerpost/cli -> discovery discovery/proxy federation federation/policy links
 cmd/fingerpost/debug -> cmd/fingerpost/server internal/words
-cmd/fingerpost/debug -> cluster cluster/problem discovery discovery/linkerd federation links serving
+cmd/fingerpost/debug -> cluster cluster/changes cluster/problem discovery discovery/linkerd federation links serving
 cmd/fingerpost/server -> cluster/tokenreview federation/watch serving
 cmd/fingerpost/webhook -> admission cluster/linkerd/serviceprofile
 cmd/fingerpost/cmdtest ->
@@ -41,6 +42,7 @@ cluster/apply -> cluster cluster/lease cluster/api federation federation/watch
 cluster/lease -> cluster/api federation/watch
 cluster -> cluster/api cluster/checkpoint cluster/linkerd cluster/problem cluster/view
 cluster -> federation federation/policy federation/watch internal/words
+cluster/changes -> cluster cluster/problem federation
 cluster/checkpoint -> cluster/api federation federation/facts federation/profile
 cluster/view -> cluster/linkerd cluster/linkerd/serviceprofile cluster/api
 cluster/view -> federation federation/facts federation/policy federation/profile federation/watch

@@ -19,6 +19,7 @@ import (
 	"github.com/fingerpost/fingerpost/cluster"
 	"github.com/fingerpost/fingerpost/cluster/api"
 	"github.com/fingerpost/fingerpost/cluster/apply"
+	"github.com/fingerpost/fingerpost/cluster/changes"
 	"github.com/fingerpost/fingerpost/cluster/checkpoint"
 	"github.com/fingerpost/fingerpost/cluster/endpointslice"
 	"github.com/fingerpost/fingerpost/cluster/lease"
@@ -73,6 +74,7 @@ type App struct {
 	Store     *federation.Store
 	Registry  *cluster.Registry
 	Links     *links.Reconciler
+	Changes   *changes.Recent
 	Serving   *serving.Server
 	Discovery *linkerd.Server
 	Pages     http.Handler // of the debug server
@@ -91,6 +93,7 @@ func New(ctx context.Context, log logr.Logger, options Options) (*App, error) {
 	app := &App{
 		Process: newProcess(log, options.Version, options.Listen, options.Serving.DrainWindow),
 		Store:   federation.NewStore(),
+		Changes: changes.NewRecent(),
 	}
 	certificate, err := openCertificate(log, options)
 	if err != nil {
@@ -133,6 +136,9 @@ func New(ctx context.Context, log logr.Logger, options Options) (*App, error) {
 		return nil, err
 	}
 	if err := app.addWriters(ctx, log, options, localConn); err != nil {
+		return nil, err
+	}
+	if err := app.addChanges(log, options, localConn); err != nil {
 		return nil, err
 	}
 
@@ -287,7 +293,7 @@ func (a *App) addServers(
 
 	a.Exported = server.Labelled(all, "installation", a.installation)
 	a.Pages = debug.Handler(debug.Sources{
-		Store: a.Store, Registry: a.Registry, Links: a.Links, Discovery: a.Discovery,
+		Store: a.Store, Registry: a.Registry, Links: a.Links, Discovery: a.Discovery, Changes: a.Changes,
 		Cluster: options.ClusterName, Namespace: options.Discovery.ControllerNamespace,
 		Installations: options.Installations, Replica: options.Replica, Version: options.Version,
 		ReadOnly: options.ReadOnly,

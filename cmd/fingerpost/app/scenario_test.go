@@ -32,8 +32,10 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/fingerpost/fingerpost/cluster/apitest"
+	"github.com/fingerpost/fingerpost/cluster/changes"
 	"github.com/fingerpost/fingerpost/cmd/fingerpost/check"
 	"github.com/fingerpost/fingerpost/cmd/fingerpost/cli"
+	"github.com/fingerpost/fingerpost/cmd/fingerpost/debug"
 	"github.com/fingerpost/fingerpost/discovery/proxy"
 	"github.com/fingerpost/fingerpost/links"
 )
@@ -154,12 +156,13 @@ type scenario struct {
 	crowds   map[string][]*proxy.Stream // by bucket
 	opened   []string                   // names of streams, in order
 
-	recorder   *recorder                    // nil for none
-	watch      *watch                       // of a random history; nil in a scenario
-	heldLinks  map[string]map[string]string // those that were deleted with their CRD, and are not created again yet
-	backups    map[string]func()            // of API servers
-	sliceNames sliceNames
-	written    map[string]int // by cluster, verb and resource: how often it was asked for when it was printed
+	recorder     *recorder                    // nil for none
+	watch        *watch                       // of a random history; nil in a scenario
+	heldLinks    map[string]map[string]string // those that were deleted with their CRD, and are not created again yet
+	backups      map[string]func()            // of API servers
+	sliceNames   sliceNames
+	shownChanges map[string]time.Time // by what they are about
+	written      map[string]int       // by cluster, verb and resource: how often it was asked for when it was printed
 
 	mu       sync.Mutex
 	replicas []*replica          // that run, in the order in which they have started
@@ -530,6 +533,8 @@ func (s *scenario) do(verb string, args []string) {
 		s.check(args)
 	case "page":
 		s.page()
+	case "changes":
+		s.printChanges(args)
 	case "alerts":
 		if s.recorder != nil {
 			s.recorder.expect(args)
@@ -736,6 +741,42 @@ func (s *scenario) page() {
 	for _, p := range problem.FindAllStringSubmatch(page, -1) {
 		fmt.Fprintf(&s.out, "page %s %s\n", map[string]string{"bad": "×", "warn": "‼"}[p[1]], p[2])
 	}
+}
+
+// printChanges prints what has changed since the first replica was asked last about the same, second by second.
+func (s *scenario) printChanges(about []string) {
+	s.t.Helper()
+	path := "/debug/changes"
+	for _, name := range about {
+		key := "cluster"
+		if strings.Contains(name, "/") {
+			key = "service"
+		}
+		path += "?" + key + "=" + name
+	}
+
+	var page debug.ChangesPage
+	if err := json.Unmarshal(s.fetch(s.t.Context(), s.first().name, path), &page); err != nil {
+		s.t.Fatal(err)
+	}
+	if s.shownChanges == nil {
+		s.shownChanges = map[string]time.Time{}
+	}
+	line := func(c changes.Change) string {
+		return fmt.Sprintf("changed %s %s: %s\n", strings.TrimSpace(c.Cluster+" "+c.Service), c.What, c.Text)
+	}
+	slices.SortFunc(page.Changes, func(a, b changes.Change) int { // within a second their order is not given
+		if second := a.At.Truncate(time.Second).Compare(b.At.Truncate(time.Second)); second != 0 {
+			return second
+		}
+		return strings.Compare(line(a), line(b))
+	})
+	for _, c := range page.Changes {
+		if c.At.After(s.shownChanges[path]) {
+			s.out.WriteString(line(c))
+		}
+	}
+	s.shownChanges[path] = time.Now()
 }
 
 // printCluster prints fields of a cluster as /debug/clusters has it.

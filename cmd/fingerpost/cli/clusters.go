@@ -29,7 +29,8 @@ func clustersCommand(version string) *cobra.Command {
 state reports.
 
 States: Connecting (never synced), Live (in contact), Suspect and Stale (out of contact; the
-endpoints that the cluster published last are kept). NotLinked is a Link without a cluster.
+endpoints that the cluster published last are kept). NotLinked is a Link without a cluster. With
+"drained" traffic is taken away from the cluster, see 'fingerpost drain'.
 
 REPLICAS is how many replicas have the cluster Live, of those that respond. WRITES is the replica
 that holds the Lease, or read-only if Fingerpost may not write there. PROBLEM is the first one,
@@ -275,7 +276,7 @@ func printClusters(frame *frame, all replicaClusters, now time.Time) {
 		}
 
 		ends, ended := endOfCredentials(worst, now)
-		row := table.addRow(displayName(worst), worst.State, fmt.Sprintf("%d/%d", summary.live, summary.replicas),
+		row := table.addRow(displayName(worst), stateText(worst), fmt.Sprintf("%d/%d", summary.live, summary.replicas),
 			contactAge(worst, now), publishedServices(worst), worst.Endpoints,
 			writes(worst, shortName(summary.holder)), ends, text)
 		row.colours["STATE"] = colour
@@ -365,7 +366,7 @@ func (all replicaClusters) wideTable(several bool, now time.Time) *table {
 		if !report.Since.IsZero() {
 			since = debug.Age(report.Since, now)
 		}
-		table.addRow(displayName(report), report.Replica, report.State, since, contactAge(report, now),
+		table.addRow(displayName(report), report.Replica, stateText(report), since, contactAge(report, now),
 			publishedServices(report), pods(report), report.Endpoints,
 			writes(report, holderOf(report)), cmp.Or(report.Source, "—"), ends, strings.Join(texts, "; "))
 	}
@@ -374,6 +375,14 @@ func (all replicaClusters) wideTable(several bool, now time.Time) *table {
 		table.dropColumn("REPLICA")
 	}
 	return table
+}
+
+// stateText returns the state of a cluster, and how far it is drained.
+func stateText(c replicaCluster) string {
+	if drain := debug.DrainText(c.Traffic.Drain); drain != "" {
+		return string(c.State) + ", " + drain
+	}
+	return string(c.State)
 }
 
 func displayName(c replicaCluster) string {

@@ -14,6 +14,7 @@ import (
 	"github.com/fingerpost/fingerpost/cluster/api"
 	"github.com/fingerpost/fingerpost/cluster/linkerd"
 	"github.com/fingerpost/fingerpost/cluster/problem"
+	"github.com/fingerpost/fingerpost/cmd/fingerpost/cmdtest"
 	"github.com/fingerpost/fingerpost/cmd/fingerpost/debug"
 	"github.com/fingerpost/fingerpost/federation"
 	"github.com/fingerpost/fingerpost/links"
@@ -278,5 +279,31 @@ func TestWatchPrintsChangedRows(t *testing.T) {
 		"1 of 3 clusters is not Live. Details: fingerpost clusters cluster-01 -o wide",
 	}, printed(frameOf(noon, changed), before)); diff != "" {
 		t.Error(diff)
+	}
+}
+
+// That a cluster is drained stands beside its state.
+func TestClustersDrained(t *testing.T) {
+	page := debug.ClustersPage{}
+	for i, percent := range []int{0, 40, 100} {
+		status := cluster.Status{Name: string(rune('a' + i)), State: federation.Live, LastContact: time.Now()}
+		status.Traffic.Drain.Percent = percent
+		page.Clusters = append(page.Clusters, debug.ClusterEntry{Status: status})
+	}
+	server := cmdtest.DebugServer(t, map[string]any{"/debug/clusters": page})
+	for _, output := range []string{"table", "wide"} {
+		out, err := fingerpost(t, "clusters", "-o", output, "--debug-addr", server)
+		if err != nil {
+			t.Fatal(err)
+		}
+		flat := strings.Join(strings.Fields(out), " ")
+		if n := strings.Count(flat, "drained"); n != 2 {
+			t.Errorf("-o %s has %d drained clusters, want 2:\n%s", output, n, out)
+		}
+		for _, want := range []string{"b Live, drained 40% ", "c Live, drained "} {
+			if !strings.Contains(flat, want) {
+				t.Errorf("-o %s lacks %q:\n%s", output, want, out)
+			}
+		}
 	}
 }

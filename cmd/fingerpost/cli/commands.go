@@ -1,7 +1,7 @@
 // Package cli has the commands that read replicas, and those about how clusters are linked.
 //
 // A command finds replicas by [ReplicaFlags]. A debugCommand shows a page of the debug servers of all of them, merged
-// by a view: clusters, explain, streams and traffic. A grpcCommand opens a stream to one of them, as a proxy does:
+// by a view: changes, clusters, explain, streams and traffic. A grpcCommand opens a stream to one of them, as a proxy does:
 // endpoints and profile. The commands link, drain, undrain and release read and write objects of API servers, which
 // they reach by kubeFlags, and no replica.
 //
@@ -14,8 +14,9 @@ import "github.com/spf13/cobra"
 // Commands returns the commands of a binary of this version.
 func Commands(version string) []*cobra.Command {
 	return []*cobra.Command{
-		clustersCommand(version), drainCommand(version), endpointsCommand(version), explainCommand(version),
-		linkCommand(version), metricsCommand(version), profileCommand(version), releaseCommand(version),
-		streamsCommand(version), trafficCommand(version), undrainCommand(version), versionCommand(version),
+		changesCommand(version), clustersCommand(version), drainCommand(version), endpointsCommand(version),
+		explainCommand(version), linkCommand(version), metricsCommand(version), profileCommand(version),
+		releaseCommand(version), streamsCommand(version), trafficCommand(version), undrainCommand(version),
+		versionCommand(version),
 	}
 }

@@ -220,6 +220,9 @@ func printExplanation(frame *frame, explanation discovery.Explanation, now time.
 		frame.printf("stream %d, open for %s, holds %s%s",
 			s.ID, debug.Age(s.Opened, now), words.Count(s.Addresses, "address"), debug.LagText(s, now))
 	}
+	for _, change := range explanation.Changes {
+		frame.printf("changed: %s", change)
+	}
 	if len(explanation.Claims) == 0 {
 		return
 	}

@@ -5,12 +5,14 @@ package debug
 import (
 	"fmt"
 	"net/http"
+	"net/url"
 	"strconv"
 	"time"
 
 	"google.golang.org/grpc/status"
 
 	"github.com/fingerpost/fingerpost/cluster"
+	"github.com/fingerpost/fingerpost/cluster/changes"
 	"github.com/fingerpost/fingerpost/cluster/problem"
 	"github.com/fingerpost/fingerpost/discovery"
 	"github.com/fingerpost/fingerpost/discovery/linkerd"
@@ -25,6 +27,7 @@ type Sources struct {
 	Registry  *cluster.Registry
 	Links     *links.Reconciler
 	Discovery *linkerd.Server
+	Changes   *changes.Recent
 	Cluster   string // name of the local cluster
 	Namespace string // of the control plane
 	// Installations are the other namespaces in which Leases of installations count.
@@ -47,6 +50,9 @@ func Handler(sources Sources) http.Handler {
 		})
 	}))
 
+	mux.HandleFunc("GET /debug/changes", func(w http.ResponseWriter, r *http.Request) {
+		writeJSON(w, sources.changesAbout(r.URL.Query()))
+	})
 	mux.HandleFunc("GET /debug/streams", serveCached(sources.Discovery.Streams))
 	mux.HandleFunc("GET /debug/digests", serveCached(sources.newDigestsPage))
 	mux.HandleFunc("GET /debug/services/{namespace}/{name}", sources.serveService)
@@ -96,10 +102,18 @@ func (s *Sources) serveExplanation(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, status.Convert(err).Message(), http.StatusBadRequest)
 		return
 	}
+
 	statuses, _ := s.Registry.Statuses()
 	explanation.Notes = budgetNotes(explanation.Traffic, statuses)
+	recent := s.changesAbout(url.Values{aboutService: {explanation.Service}}).Changes
+	for _, change := range recent[:min(len(recent), explainedChanges)] {
+		explanation.Changes = append(explanation.Changes, change.At.UTC().Format(time.RFC3339)+" "+change.Text)
+	}
 	writeJSON(w, explanation)
 }
+
+// explainedChanges is how many an explanation has at most.
+const explainedChanges = 5
 
 // budgetNotes returns a line for each cluster of which something is left out at the border, where it has no address to
 // be explained.

@@ -5,10 +5,13 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
+	"net/url"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/fingerpost/fingerpost/cluster"
+	"github.com/fingerpost/fingerpost/cluster/changes"
 	"github.com/fingerpost/fingerpost/cluster/problem"
 	"github.com/fingerpost/fingerpost/federation"
 	"github.com/fingerpost/fingerpost/internal/words"
@@ -144,6 +147,48 @@ func (s *Sources) newClusters() []ClusterEntry {
 	}
 
 	return all
+}
+
+// ChangesPage is /debug/changes: what has changed of late, the newest first.
+type ChangesPage struct {
+	Since   time.Time        `json:"since"` // what was before is not known to this replica
+	Changes []changes.Change `json:"changes"`
+}
+
+func (s *Sources) newChangesPage() ChangesPage {
+	now := time.Now()
+	return ChangesPage{s.Changes.Since(now), s.Changes.Last(now)}
+}
+
+// aboutCluster and aboutService limit a ChangesPage: ?cluster=NAME&service=NAMESPACE/NAME, what is about either.
+const (
+	aboutCluster = "cluster"
+	aboutService = "service"
+)
+
+// changesAbout returns the Changes that are about what a query names; all for none.
+func (s *Sources) changesAbout(query url.Values) ChangesPage {
+	page := s.newChangesPage()
+	if !query.Has(aboutCluster) && !query.Has(aboutService) {
+		return page
+	}
+
+	subject := changes.Subject{
+		Cluster: query.Get(aboutCluster), Home: s.Cluster, Service: query.Get(aboutService),
+	}
+
+	if namespace, name, both := strings.Cut(subject.Service, "/"); both {
+		view := s.Store.View(federation.Ref{
+			Cluster: federation.Cluster(s.Cluster), Service: federation.Service{Namespace: namespace, Name: name},
+		})
+		if view != nil {
+			for m := range view.Composition.Without(nil) {
+				subject.Members = append(subject.Members, m.Ref)
+			}
+		}
+	}
+	page.Changes = subject.Of(page.Changes)
+	return page
 }
 
 // VersionPage is /debug/version.

@@ -17,6 +17,7 @@ import (
 	"unicode"
 
 	"github.com/fingerpost/fingerpost/cluster"
+	"github.com/fingerpost/fingerpost/cluster/changes"
 	"github.com/fingerpost/fingerpost/cluster/problem"
 	"github.com/fingerpost/fingerpost/cmd/fingerpost/server"
 	"github.com/fingerpost/fingerpost/discovery"
@@ -33,6 +34,8 @@ const (
 	foldedServices = 100
 	shownNotes     = 3 // of a Service
 	shownStreams   = 50
+	shownChanges   = 6
+	foldedChanges  = 100
 
 	// slowClient is how long a client may leave a message unread before that is a Problem.
 	slowClient = 30 * time.Second
@@ -56,6 +59,9 @@ var statusTemplate = template.Must(template.New("status").Funcs(template.FuncMap
 	"short":      func(name string) string { return Shorten(name, 20) },
 	"mood":       func(p problem.Problem) string { return moodOf(p.Severity).String() },
 	"pair":       func(of problem.Problem, p statusPage) any { return map[string]any{"Problem": of, "Page": p} },
+	"changesOf": func(all []changes.Change, p statusPage) any {
+		return map[string]any{"Changes": all, "Page": p}
+	},
 	"lag": func(p statusPage, s discovery.StreamStatus) string {
 		return strings.TrimPrefix(LagText(s, p.Now), ", ")
 	},
@@ -149,7 +155,10 @@ type statusPage struct {
 	Map                      *starMap // nil with many clusters
 	Tiles                    []clusterRow
 
-	Filter   string       // of Services and streams: part of a name
+	Changes, MoreChanges []changes.Change // that the filter finds
+	ChangesSince         time.Time        // what was before is not known
+
+	Filter   string       // of Services, streams and changes: part of a name
 	Services []serviceRow // those with problems first, then those with the most streams
 	Folded   []serviceRow
 	Found    int // Services that the filter finds
@@ -250,6 +259,16 @@ func (o *overview) newPage(filter string) statusPage {
 		}
 	}
 
+	for _, change := range o.changes.Changes {
+		switch {
+		case !matches(change.Cluster) && !matches(change.Service):
+		case len(page.Changes) < shownChanges:
+			page.Changes = append(page.Changes, change)
+		case len(page.MoreChanges) < foldedChanges:
+			page.MoreChanges = append(page.MoreChanges, change)
+		}
+	}
+
 	for _, row := range o.services {
 		if !matches(row.Service) {
 			continue
@@ -282,7 +301,7 @@ func (h *statusPageHandler) newOverview() overview {
 	streamsOf := countStreams(streams)
 	overview := newOverview(overviewInput{
 		now: time.Now(), local: h.Cluster, replica: h.Replica, version: h.Version, namespace: h.Namespace,
-		clusters: clusters, probes: probes, streams: streams, streamsOf: streamsOf,
+		clusters: clusters, changes: h.newChangesPage(), probes: probes, streams: streams, streamsOf: streamsOf,
 		problems: newProblemsPage(problemsInput{
 			store: h.Store, local: federation.Cluster(h.Cluster), links: clusters.Links,
 			streams: streamsOf, counts: h.counts,
@@ -301,6 +320,7 @@ type overviewInput struct {
 	local, replica, version string
 	namespace               string // of the control plane
 	clusters                ClustersPage
+	changes                 ChangesPage
 	probes                  map[string][]cluster.Probe
 	streams                 []discovery.StreamStatus
 	streamsOf               map[federation.Service]int // number of streams
@@ -315,6 +335,7 @@ func newOverview(in overviewInput) overview {
 		overviewInput: in,
 		page: statusPage{
 			Now: in.now, Replica: in.replica, Version: in.version, Cluster: in.local, ReadOnly: in.clusters.ReadOnly,
+			ChangesSince: in.changes.Since,
 		},
 		states:  map[string]federation.ClusterState{},
 		colours: map[string]int{},
@@ -545,6 +566,7 @@ type clusterRow struct {
 	Services, Ready int
 	Probes          sparkline
 	Writer, Ends    string // who writes there, and when the credentials expire
+	Drain           string // how far it is drained; empty for not
 }
 
 // addClusters adds the rows, tiles and map of all clusters, the worst first.
@@ -560,6 +582,7 @@ func (o *overview) addClusters(problems []problem.Problem) {
 		row := clusterRow{
 			ClusterEntry: c, Mood: moods[c.Name], Services: views.Len(),
 			Probes: newSparkline(o.probes[c.Name]), Writer: writerText(c.Writing), Ends: endText(c, o.now),
+			Drain: DrainText(c.Traffic.Drain),
 		}
 		for _, v := range views.All() {
 			row.Ready += o.counts[v].ready

@@ -18,6 +18,7 @@ import (
 
 	"github.com/fingerpost/fingerpost/cluster"
 	"github.com/fingerpost/fingerpost/cluster/api"
+	"github.com/fingerpost/fingerpost/cluster/changes"
 	"github.com/fingerpost/fingerpost/cluster/problem"
 	"github.com/fingerpost/fingerpost/discovery/linkerd"
 	"github.com/fingerpost/fingerpost/federation"
@@ -76,10 +77,16 @@ func TestStatusPage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	recent := changes.NewRecent()
+	for i := range shownChanges + 1 {
+		recent.Add(changes.Change{At: time.Now(), Cluster: "west", What: changes.Left, Text: fmt.Sprint("left ", i)})
+	}
+	recent.Add(changes.Change{At: time.Now(), Service: "shop/web", What: changes.Deleted, Text: "<i>gone</i>"})
 	on := serving.NewServer(logr.Discard(), serving.DefaultConfig())
 	handler := &statusPageHandler{Sources: Sources{
 		Store: store, Registry: registry, Links: reconciler,
 		Discovery: linkerd.NewServer(logr.Discard(), on, store, linkerd.Defaults()),
+		Changes:   recent,
 		Cluster:   "east", Replica: "replica-0",
 	}}
 	ask := func(path string) (*http.Response, string) {
@@ -97,6 +104,7 @@ func TestStatusPage(t *testing.T) {
 	}
 	for _, want := range []string{
 		"88 more Services; find the other 4 by name",
+		"0s ago Deleted shop/web &lt;i&gt;gone&lt;/i&gt; 0s ago Left left 6 ", "2 more changes 0s ago Left left 1 ",
 		"shop/alone plain 1 of 1 0 for clients on the same node",
 		"shop/bad plain 0 of 0 0 &lt;b&gt;malformed&lt;/b&gt;",
 		"Service shop/bad is malformed &lt;b&gt;malformed&lt;/b&gt; fingerpost explain bad.shop ",
@@ -107,7 +115,7 @@ func TestStatusPage(t *testing.T) {
 	}
 	_, body = ask("/?q=WEB")
 	for _, want := range []string{
-		"2 of 104 found", "shop/web plain 1 of 2 0",
+		"2 of 104 found", "shop/web plain 1 of 2 0", "0s ago Deleted shop/web &lt;i&gt;gone&lt;/i&gt; Services",
 		"shop/web-federated federated 4 of 5 0 cluster ghost of its member web@ghost is not linked",
 	} {
 		if flat := textOf(body); !strings.Contains(flat, want) {

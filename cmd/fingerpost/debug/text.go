@@ -6,6 +6,7 @@ import (
 	"math"
 	"time"
 
+	"github.com/fingerpost/fingerpost/cluster"
 	"github.com/fingerpost/fingerpost/discovery"
 	"github.com/fingerpost/fingerpost/internal/words"
 )
@@ -31,6 +32,18 @@ func Age(at, now time.Time) string {
 		return fmt.Sprintf("%dh%dm", int(d.Hours()), int(d.Minutes())%60)
 	default:
 		return fmt.Sprintf("%dd", int(d.Hours()/24))
+	}
+}
+
+// DrainText returns how far a cluster is drained, for people; empty if it is not.
+func DrainText(drain cluster.Drain) string {
+	switch {
+	case drain.Percent == 0:
+		return ""
+	case drain.Percent < 100:
+		return fmt.Sprintf("drained %d%%", drain.Percent)
+	default:
+		return "drained"
 	}
 }
 
