@@ -84,7 +84,8 @@ func Once(ctx context.Context, config *rest.Config, namespace string, all []cli.
 func Command(version string) *cobra.Command {
 	flags := cli.NewReplicaFlags(version)
 	environment := environment{
-		access: flags.RESTConfig, open: flags.Open, direct: flags.Direct, ways: flags.Ways,
+		version: version,
+		access:  flags.RESTConfig, open: flags.Open, direct: flags.Direct, ways: flags.Ways,
 	}
 
 	var output string
@@ -92,8 +93,9 @@ func Command(version string) *cobra.Command {
 	var wait, timeout time.Duration
 
 	cmd := &cobra.Command{
-		Use:   "check",
-		Short: "Check the health of Fingerpost and of the linked clusters",
+		Use:     "check",
+		Aliases: []string{"status"},
+		Short:   "Check the health of Fingerpost and of the linked clusters",
 		Long: `Check the health of Fingerpost and of the linked clusters: what replicas report, and what can be seen
 of this cluster with your permissions. A stream is opened to each replica, as a proxy does. With --pre,
 check that Fingerpost can be installed. The exit code is 1 if a check has failed (×); warnings (‼) do
@@ -110,7 +112,7 @@ linkerd.io/extension=fingerpost.`,
 				flags.Namespace = "" // linkerd sets it to the namespace of proxies, which we do not check
 			}
 			runner := newRunner(wait, timeout)
-			runner.progress = newProgress(cmd.ErrOrStderr())
+			runner.progress = cli.NewProgress(cmd.ErrOrStderr())
 
 			switch output {
 			case "table", "basic":
@@ -118,7 +120,7 @@ linkerd.io/extension=fingerpost.`,
 			case "short":
 				runner.to, runner.short = cmd.OutOrStdout(), true
 			case "json":
-				if !runner.progress.terminal {
+				if !runner.progress.Terminal {
 					runner.progress = nil // 'linkerd check' runs the command so
 				}
 			}

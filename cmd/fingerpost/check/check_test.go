@@ -109,7 +109,7 @@ func TestRunner(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out, shown bytes.Buffer
 		r := newRunner(10*time.Second, time.Second)
-		r.to, r.progress = &out, newProgress(&shown)
+		r.to, r.progress = &out, cli.NewProgress(&shown)
 		began, tries := time.Now(), 0
 		returns := func(err error) func(context.Context) error {
 			return func(context.Context) error { return err }
@@ -241,6 +241,10 @@ func TestCheckSaysWhatItCannotDo(t *testing.T) {
 	if !errors.Is(err, ErrFailed) || !strings.Contains(out, "× the API server answers\n    which cluster?") ||
 		!strings.HasSuffix(out, "results are ×\n") {
 		t.Errorf("%v\n%s", err, out)
+	}
+	if alias, err := fingerpostCheck(t, "status", "--kubeconfig", "/nowhere", "--wait", "0s"); alias != out ||
+		!errors.Is(err, ErrFailed) {
+		t.Errorf("status is another command: %v\n%s", err, alias)
 	}
 	if _, err := fingerpostCheck(t, "check", "-o", "yaml"); cli.ExitCode(err) != cli.ExitUsage {
 		t.Errorf("-o yaml: %v", err)

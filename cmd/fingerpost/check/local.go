@@ -39,6 +39,7 @@ var (
 // An environment is what is checked: the local cluster, as it is seen from here, its replicas, and the clusters
 // linked there.
 type environment struct {
+	version   string // of this command; empty if it is not to be compared
 	access    func() (*rest.Config, error)
 	open      func(ctx context.Context) ([]cli.Replica, error)
 	direct    func() bool                            // whether open needs no API server

@@ -114,7 +114,7 @@ func (e *environment) checkReplicas(ctx context.Context, runner *runner) *knownR
 		defer cancel()
 		known.refresh(once)
 	}
-	runner.run(ctx, slices.Concat(e.wayChecks(known), known.replicaChecks())...)
+	runner.run(ctx, slices.Concat(e.versionChecks(known), e.wayChecks(known), known.replicaChecks())...)
 	return known
 }
 
@@ -138,6 +138,40 @@ func (e *environment) openReplicas(ctx context.Context, known *knownReplicas) er
 	}
 	known.opened, known.ways = opened, ways
 	return nil
+}
+
+// versionChecks compare the versions of the replicas that respond, and that of this command.
+func (e *environment) versionChecks(known *knownReplicas) []check {
+	return []check{
+		replicaCategory.decided("replicas have one version", "versions-agree", func(ctx context.Context) error {
+			pages, _ := cli.FetchAll[debug.VersionPage](ctx, known.all, "/debug/version")
+			if len(pages) == 0 {
+				return errSkipped // which other checks report, or the version is too old to report itself
+			}
+			return checkVersions(pages, e.version)
+		}),
+	}
+}
+
+// checkVersions reports replicas of several versions, or a command of another one.
+func checkVersions(pages []cli.Response[debug.VersionPage], own string) error {
+	all := sets.New[string]()
+	var texts []string
+	for _, r := range pages {
+		all.Insert(r.Page.Version)
+		texts = append(texts, r.Page.Version+" in "+r.Replica)
+	}
+
+	version := pages[0].Page.Version
+	switch {
+	case all.Len() > 1:
+		return warningf("%s: if no rollout is under way, let all replicas have one image",
+			strings.Join(firstOf(texts), ", "))
+	case own != "" && own != version:
+		return warningf("they have %s, and this command %s: one of their version knows all that they report",
+			version, own)
+	}
+	return detail(version)
 }
 
 // replicaChecks check each replica that responds, and compare it with the first one.

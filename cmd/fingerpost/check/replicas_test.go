@@ -124,6 +124,7 @@ type checkWorld struct {
 	pages    []debug.ClustersPage
 	digests  []debug.DigestsPage // of the replicas
 	problems debug.ProblemsPage
+	versions []string
 	older    bool // the replicas are of a version that has no list of problems
 	args     []string
 }
@@ -136,17 +137,13 @@ func (w *checkWorld) lines(t *testing.T, kubeconfig string) (lines []string) {
 		if !w.older {
 			page.FindProblems(time.Now())
 		}
-		addrs = append(
-			addrs,
-			cmdtest.DebugServer(
-				t,
-				map[string]any{
-					"/debug/clusters": page,
-					"/debug/problems": w.problems,
-					"/debug/digests":  w.digests[i],
-				},
-			),
-		)
+		pages := map[string]any{
+			"/debug/clusters": page, "/debug/problems": w.problems, "/debug/digests": w.digests[i],
+		}
+		if w.versions != nil {
+			pages["/debug/version"] = debug.VersionPage{Version: w.versions[i]}
+		}
+		addrs = append(addrs, cmdtest.DebugServer(t, pages))
 	}
 	args := []string{"check", "--kubeconfig", kubeconfig, "--wait", "0s", "-o", "json"}
 	if len(addrs) > 0 {
@@ -387,6 +384,13 @@ func TestChecks(t *testing.T) {
 			"warning services/every member exists and has the ports of its Service: shop/old: port 80",
 			"warning services/annotations of Services are understood: shop/web: true",
 		}},
+		"replicas of two versions": {func(w *checkWorld) { w.versions = []string{"test", "v1"} }, []string{
+			"warning replicas/replicas have one version: test in replica 0, v1 in replica 1: if no rollout",
+		}},
+		"a command of another version": {func(w *checkWorld) { w.versions = []string{"v1", "v1"} }, []string{
+			"warning replicas/replicas have one version: they have v1, and this command test: one of their version",
+		}},
+		"one version": {func(w *checkWorld) { w.versions = []string{"test", "test"} }, nil},
 		"the API server does not answer": {func(w *checkWorld) {
 			w.api.codes["/version"] = http.StatusInternalServerError
 			delete(w.api.objects, "/api/v1/namespaces/linkerd")

@@ -103,7 +103,7 @@ type runner struct {
 	deadline time.Time // of waiting
 	timeout  time.Duration
 	pause    time.Duration // between two tries
-	progress *progress     // nil: none
+	progress *cli.Progress // nil: none
 
 	report      checkReport
 	printed     category // that was printed last
@@ -214,10 +214,10 @@ func (r *runner) once(ctx context.Context, c check) error {
 
 // await returns the result of a check, and shows meanwhile that it is waited for.
 func (r *runner) await(description string, result <-chan error) error {
-	if r.progress == nil || r.again && !r.progress.terminal {
+	if r.progress == nil || r.again && !r.progress.Terminal {
 		return <-result
 	}
-	tick := time.NewTicker(spinnerInterval)
+	tick := time.NewTicker(cli.SpinnerInterval)
 	defer tick.Stop()
 
 	for {
@@ -225,29 +225,14 @@ func (r *runner) await(description string, result <-chan error) error {
 		case err := <-result:
 			return err
 		case <-tick.C:
-			r.progress.show(description, description)
+			r.progress.Show(description, description)
 		}
 	}
 }
 
 // sleep pauses before the next try, and shows what is waited for. It returns false if ctx ends.
 func (r *runner) sleep(ctx context.Context) bool {
-	end, tick := time.NewTimer(r.pause), time.NewTicker(spinnerInterval)
-	defer end.Stop()
-	defer tick.Stop()
-
-	for {
-		if r.progress != nil {
-			r.progress.show(r.waiting[0].description, r.waitingText())
-		}
-		select {
-		case <-end.C:
-			return true
-		case <-tick.C:
-		case <-ctx.Done():
-			return false
-		}
-	}
+	return r.progress.Pause(ctx, r.pause, r.waiting[0].description, r.waitingText)
 }
 
 // waitingText describes the first check that is waited for, and for how long.
@@ -299,7 +284,7 @@ func (r *runner) add(check check, err error) {
 }
 
 func (r *runner) printResult(of category, result checkResult, err error) {
-	r.progress.clear()
+	r.progress.Clear()
 	if r.to == nil || r.short && result.Result == resultSuccess {
 		return
 	}
@@ -324,7 +309,7 @@ func (r *runner) printResult(of category, result checkResult, err error) {
 // printSkipped prints why a check does not apply, if there is a reason.
 func (r *runner) printSkipped(check check, err error) {
 	reason, has := errors.AsType[skipped](err)
-	r.progress.clear()
+	r.progress.Clear()
 	if r.to == nil || r.short || !has {
 		return
 	}
@@ -348,7 +333,7 @@ func (r *runner) printTitle(of category) {
 
 // finish prints what is left of the report, and returns ErrFailed if a check has failed.
 func (r *runner) finish(to io.Writer) error {
-	r.progress.clear()
+	r.progress.Clear()
 	if r.to == nil {
 		if err := cli.PrintJSON(to, r.report); err != nil {
 			return err

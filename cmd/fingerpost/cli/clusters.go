@@ -22,9 +22,12 @@ import (
 
 func clustersCommand(version string) *cobra.Command {
 	flags := newDebugCommand(version)
+	var wait time.Duration
+
 	cmd := &cobra.Command{
-		Use:   "clusters [NAME...]",
-		Short: "Show the state of each cluster, the worst first",
+		Use:        "clusters [NAME...]",
+		SuggestFor: []string{"get", "gateways"}, // of kubectl, and of 'linkerd multicluster'
+		Short:      "Show the state of each cluster, the worst first",
 		Long: `Show the state of each cluster, the worst first. A row has what the replica with the worst
 state reports.
 
@@ -34,12 +37,21 @@ endpoints that the cluster published last are kept). NotLinked is a Link without
 
 REPLICAS is how many replicas have the cluster Live, of those that respond. WRITES is the replica
 that holds the Lease, or read-only if Fingerpost may not write there. PROBLEM is the first one,
-and since when; -o wide shows all of it, for each replica.`,
+and since when; -o wide shows all of it, for each replica.
+
+With --wait the table is printed once all clusters are Live in all replicas, or those that are
+named, and at the latest when the time is over: then the exit code is 1.`,
 		Example: `  fingerpost clusters
   fingerpost clusters --watch
   fingerpost clusters west -o wide
+  fingerpost clusters west --wait 1m
   fingerpost clusters -o json | jq '.clusters[] | select(.state != "Live")'`,
 		RunE: func(cmd *cobra.Command, names []string) error {
+			if wait > 0 {
+				if err := awaitClusters(cmd, &flags, names, wait); err != nil {
+					return err
+				}
+			}
 			return show(cmd, &flags, view[debug.ClustersPage, replicaClusters]{
 				path:  "/debug/clusters",
 				merge: func(all []Response[debug.ClustersPage]) replicaClusters { return mergeClusters(all, names) },
@@ -55,7 +67,13 @@ and since when; -o wide shows all of it, for each replica.`,
 						printClusters(f, all, now)
 					}
 				},
-				check: func(all replicaClusters) error { return all.missing(names) },
+				check: func(all replicaClusters) error {
+					missing := all.missing(names)
+					if wait > 0 && missing == nil {
+						return all.notLive()
+					}
+					return missing
+				},
 			})
 		},
 		ValidArgsFunction: func(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
@@ -64,6 +82,7 @@ and since when; -o wide shows all of it, for each replica.`,
 	}
 
 	flags.addDebugFlags(cmd, wideOutput, nameOutput)
+	cmd.Flags().DurationVar(&wait, "wait", 0, "how long to wait until all clusters are Live; 0 to print them as they are")
 	return cmd
 }
 

@@ -1,9 +1,13 @@
 package cli
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -179,6 +183,47 @@ func TestVerdict(t *testing.T) {
 		if got != want {
 			t.Errorf("%q, want %q", got, want)
 		}
+	}
+}
+
+// With --wait the table is printed once all clusters are Live in all replicas.
+func TestWaitForClusters(t *testing.T) {
+	var asked atomic.Int32
+	page := func(states ...federation.ClusterState) (page debug.ClustersPage) {
+		for i, state := range states {
+			page.Clusters = append(page.Clusters, debug.ClusterEntry{
+				Status: cluster.Status{Name: fmt.Sprintf("cluster-%d", i), State: state},
+			})
+		}
+		return page
+	}
+	comes := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		pages := []debug.ClustersPage{page("Live"), page("Live", "Connecting"), page("Live", "Live")}
+		_ = json.NewEncoder(w).Encode(pages[min(int(asked.Add(1)), len(pages))-1])
+	}))
+	defer comes.Close()
+	stays := cmdtest.DebugServer(t, map[string]any{"/debug/clusters": page("Live", "Stale", "Suspect")})
+	out, err := fingerpost(t, "clusters", "cluster-1", "--wait", "1m", "--debug-addr", comes.Listener.Addr().String())
+	if err != nil || !strings.HasSuffix(out, "\ncluster-1 is Live.\n") || asked.Load() < 3 {
+		t.Errorf("%v after %d requests\n%s", err, asked.Load(), out)
+	}
+	for args, want := range map[string]string{
+		"":          "cluster-1 is Stale, and 1 more is not Live",
+		"cluster-2": "cluster-2 is Suspect",
+		"--debug-addr " + comes.Listener.Addr().String(): "cluster-1 is Stale in 1 of 2 replicas, and 1 more is not Live",
+	} {
+		args := append([]string{"clusters", "--wait", "30ms", "--debug-addr", stays}, strings.Fields(args)...)
+		if out, err := fingerpost(t, args...); ExitCode(err) != ExitNo || err.Error() != want ||
+			!strings.Contains(out, "not Live. Details") {
+			t.Errorf("%s: %v, want %s\n%s", args, err, want, out)
+		}
+	}
+	if _, err := fingerpost(t, "clusters", "cluster-0", "--wait", "1m", "--debug-addr", stays); err != nil {
+		t.Error(err)
+	}
+	nowhere := []string{"clusters", "--wait", "30ms", "--debug-addr", "127.0.0.1:1"}
+	if _, err := fingerpost(t, nowhere...); ExitCode(err) != ExitFailed {
+		t.Errorf("no replica: %v", err)
 	}
 }
 

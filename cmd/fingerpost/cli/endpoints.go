@@ -25,8 +25,9 @@ const quietPeriod = 200 * time.Millisecond
 func endpointsCommand(version string) *cobra.Command {
 	flags := newGRPCCommand(version)
 	cmd := &cobra.Command{
-		Use:   "endpoints AUTHORITY",
-		Short: "Print the endpoints of a service that a proxy gets",
+		SuggestFor: []string{"diagnostics"},
+		Use:        "endpoints AUTHORITY",
+		Short:      "Print the endpoints of a service that a proxy gets",
 		Long: `Print the endpoints of a service that a proxy gets, by a stream of its own. 'fingerpost explain'
 shows what the streams of proxies were sent. The clusters of addresses, which proxies do not get,
 are those that the replica's debug server reports. The exit code is 1 if there are no endpoints.

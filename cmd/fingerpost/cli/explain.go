@@ -23,8 +23,9 @@ import (
 func explainCommand(version string) *cobra.Command {
 	flags := explanationCommand{debugCommand: newDebugCommand(version)}
 	cmd := &cobra.Command{
-		Use:   "explain AUTHORITY",
-		Short: "Explain which endpoints a client gets, and why",
+		Use:        "explain AUTHORITY",
+		SuggestFor: []string{"diagnostics"},
+		Short:      "Explain which endpoints a client gets, and why",
 		Long: `Explain which endpoints a client gets, and why: for each address that a cluster publishes, whether
 it is kept (+) or not (-), the reason, and whether the client's streams were sent it.
 

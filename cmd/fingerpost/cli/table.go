@@ -135,10 +135,12 @@ func (t *table) widths(limit int) []int {
 	last := len(widths) - 1
 	left := limit - tableGap*last
 	least := min(widths[last], minLast)
+
 	for _, from := range []int{min(t.keepColumns, last), 0} {
 		if from < t.keepColumns && len(t.optional) > 0 {
 			break
 		}
+
 		for sum(widths[:last])+least > left {
 			widest := t.widest(widths[:last], from)
 			if widest < 0 {

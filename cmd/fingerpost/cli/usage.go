@@ -82,7 +82,7 @@ func noArguments(cmd *cobra.Command, args []string) error {
 	if len(args) > 0 && cmd.HasAvailableSubCommands() {
 		cmd.SuggestionsMinimumDistance = 2
 		if similar := cmd.SuggestionsFor(args[0]); len(similar) > 0 {
-			return fmt.Errorf("unknown command %q: did you mean %s?", args[0], similar[0])
+			return fmt.Errorf("unknown command %q: did you mean %s?", args[0], alternatives(similar))
 		}
 		return fmt.Errorf("unknown command %q", args[0])
 	}
@@ -231,8 +231,11 @@ func (c *choice) Set(text string) error {
 	return nil
 }
 
-// alternatives is a list such as "a, b or c".
+// alternatives is a list such as "a, b or c", of at least one.
 func alternatives(all []string) string {
 	last := len(all) - 1
+	if last == 0 {
+		return all[0]
+	}
 	return strings.Join(all[:last], ", ") + " or " + all[last]
 }

@@ -23,6 +23,10 @@ func TestUsageErrors(t *testing.T) {
 		"link nosuch":                       `unknown command "nosuch"`,
 		"completion tcsh":                   `unknown command "tcsh"`,
 		"cluster":                           `unknown command "cluster": did you mean clusters?`,
+		"get links":                         `unknown command "get": did you mean clusters?`,
+		"gateways":                          `unknown command "gateways": did you mean clusters?`,
+		"diagnostics endpoints web.shop":    `unknown command "diagnostics": did you mean endpoints or explain?`,
+		"clusters --wait 1s --watch":        "--wait ends, and --watch does not",
 		"streams x":                         `unexpected argument "x"`,
 		"clusters --nosuch":                 "unknown flag: --nosuch",
 		"streams -o wide":                   "it is table, json or yaml",
@@ -50,7 +54,7 @@ func TestAddresses(t *testing.T) {
 	}
 	server := cmdtest.DebugServer(t, map[string]any{"/debug/version": map[string]any{"version": "v1.2.3"}})
 	out, err := fingerpost(t, "version", "--debug-addr", "http://"+server+"/")
-	if err != nil || out != "Client version: test\nServer version: v1.2.3 (1 replica)\n" {
+	if err != nil || out != "Client version: test\nServer version: v1.2.3 ("+server+")\n" {
 		t.Errorf("%v\n%s", err, out)
 	}
 }
@@ -60,7 +64,7 @@ func TestVersion(t *testing.T) {
 	server := cmdtest.DebugServer(t, map[string]any{"/debug/version": map[string]any{"version": "v1\x1b[31m"}})
 	for args, want := range map[string]string{
 		"--client": "Client version: test\n", "--client --short": "test\n",
-		"--debug-addr " + server + "," + server: "Client version: test\nServer version: v1[31m (2 replicas)\n",
+		"--debug-addr " + server + "," + server: "Client version: test\nServer version: v1[31m (" + server + ", " + server + ")\n",
 		"--debug-addr 127.0.0.1:1":              "Client version: test\nServer version: unknown: no response from",
 	} {
 		out, err := fingerpost(t, append([]string{"version"}, strings.Fields(args)...)...)

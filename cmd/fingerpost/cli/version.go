@@ -3,11 +3,11 @@ package cli
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/fingerpost/fingerpost/cmd/fingerpost/debug"
-	"github.com/fingerpost/fingerpost/internal/words"
 )
 
 // versions are those of this binary and of the replicas.
@@ -82,14 +82,15 @@ func (r *ReplicaFlags) serverVersions(cmd *cobra.Command) ([]serverVersion, erro
 	return all, err
 }
 
-// lines returns each version of replicas once, with how many have it.
+// lines returns each version of replicas once, with the replicas that have it.
 func (v versions) lines() (lines []string) {
-	count := map[string]int{}
+	byVersion := map[string][]string{}
 	for _, s := range v.Server {
-		count[s.Version]++
+		byVersion[s.Version] = append(byVersion[s.Version], s.Replica)
 	}
-	for name, n := range count {
-		lines = append(lines, Printable(name+" ("+words.Count(n, "replica")+")"))
+	for version, replicas := range byVersion {
+		slices.Sort(replicas)
+		lines = append(lines, Printable(version+" ("+strings.Join(replicas, ", ")+")"))
 	}
 	slices.Sort(lines)
 	return lines
