@@ -71,6 +71,12 @@ type Link struct {
 // in the form of RFC 3339.
 const ReleasedAtKey = policy.Prefix + "released-at"
 
+// SlicesKey is the annotation by which a Link lets EndpointSlices be written into its cluster, if it is SlicesEnabled.
+const (
+	SlicesKey     = view.OptIn
+	SlicesEnabled = view.Enabled
+)
+
 // annotationKeys are the annotations under our prefix that a Link may have.
 var annotationKeys = append([]string{ReleasedAtKey}, view.LinkKeys...)
 

@@ -83,12 +83,14 @@ func Once(ctx context.Context, config *rest.Config, namespace string, all []cli.
 // Command returns the command of a binary of this version.
 func Command(version string) *cobra.Command {
 	flags := cli.NewReplicaFlags(version)
-	environment := environment{
-		version: version,
-		access:  flags.RESTConfig, open: flags.Open, direct: flags.Direct, ways: flags.Ways,
+	environmentOf := func(flags *cli.ReplicaFlags) *environment {
+		return &environment{
+			version: version, installed: flags.Namespace,
+			access: flags.RESTConfig, open: flags.Open, direct: flags.Direct, ways: flags.Ways,
+		}
 	}
 
-	var output string
+	var output, fleet, namespace string
 	var pre, proxy bool
 	var wait, timeout time.Duration
 
@@ -106,13 +108,32 @@ Ctrl-C ends that: what was not checked by then is marked as such.
 
 Installed as linkerd-fingerpost it is part of 'linkerd check', for namespaces with the label
 linkerd.io/extension=fingerpost.`,
-		Example: "  fingerpost check\n  fingerpost check --pre\n  fingerpost check -o short --wait 0s",
+		Example: "  fingerpost check\n  fingerpost check --pre\n  fingerpost check -o short --wait 0s\n" +
+			"  fingerpost check --fleet fleet.yaml",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if proxy {
 				flags.Namespace = "" // linkerd sets it to the namespace of proxies, which we do not check
 			}
+			progress := cli.NewProgress(cmd.ErrOrStderr())
+
+			if fleet != "" {
+				if err := cli.OfOneCluster(cmd, "context", "addr", "debug-addr"); err != nil {
+					return cli.WithExitCode(cli.ExitUsage, err)
+				}
+
+				run := fleetRun{progress: progress, pre: pre, json: output == "json"}
+				run.runner = func() *runner { return newRunner(wait, timeout) }
+				run.environment = func(c cli.FleetCluster) *environment {
+					e := environmentOf(flags.InContext(c.Context))
+					e.namespace, e.fleet = namespace, &c
+					return e
+				}
+
+				return run.ofFile(cmd, fleet)
+			}
+
 			runner := newRunner(wait, timeout)
-			runner.progress = cli.NewProgress(cmd.ErrOrStderr())
+			runner.progress = progress
 
 			switch output {
 			case "table", "basic":
@@ -125,6 +146,8 @@ linkerd.io/extension=fingerpost.`,
 				}
 			}
 
+			environment := environmentOf(&flags)
+			environment.namespace = namespace
 			environment.run(cmd.Context(), runner, pre)
 			return runner.finish(cmd.OutOrStdout())
 		},
@@ -133,8 +156,10 @@ linkerd.io/extension=fingerpost.`,
 	flags.AddFlags(cmd)
 	fs := cmd.Flags()
 	flags.AddServerFlag(fs)
-	fs.StringVarP(&environment.namespace, "linkerd-namespace", "L", "linkerd",
-		"namespace of the mesh's control plane")
+	fs.StringVarP(&namespace, "linkerd-namespace", "L", "",
+		"namespace of the mesh's control plane; empty for that of Fingerpost's Deployment, or linkerd")
+	fs.StringVar(&fleet, "fleet", "",
+		"file of a fleet: check each of its clusters, and print what did not succeed, the worst first")
 
 	cli.AddChoice(cmd, &output, "output", "o", "short has only what did not succeed: ",
 		"table", "short", "json", "basic")

@@ -213,7 +213,7 @@ func TestCheckOfAClusterThatGoes(t *testing.T) {
 // Each hint leads to a heading.
 func TestHints(t *testing.T) {
 	var source []byte
-	for _, name := range []string{"local.go", "replicas.go", "links.go", "services.go", "ways.go"} {
+	for _, name := range []string{"local.go", "replicas.go", "links.go", "services.go", "ways.go", "fleet.go"} {
 		text, err := os.ReadFile(name)
 		if err != nil {
 			t.Fatal(err)

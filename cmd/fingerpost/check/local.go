@@ -44,7 +44,9 @@ type environment struct {
 	open      func(ctx context.Context) ([]cli.Replica, error)
 	direct    func() bool                            // whether open needs no API server
 	ways      func([]cli.Replica) ([]cli.Way, error) // to the gRPC servers of replicas
-	namespace string                                 // of the mesh's control plane and of Leases
+	namespace string                                 // of the mesh's control plane and of Leases; found out if empty
+	installed string                                 // namespace in which Fingerpost is looked for; empty for all
+	fleet     *cli.FleetCluster                      // what its fleet has of it; nil outside of one
 
 	config *rest.Config         // of the local cluster, once it is connected
 	client kubernetes.Interface // likewise
@@ -85,7 +87,7 @@ func (e *environment) run(ctx context.Context, runner *runner, pre bool) {
 	if len(known.pages) > 0 {
 		runner.run(ctx, slices.Concat(
 			known.clusterChecks(), known.writerChecks(), e.leaseChecks(known), e.linkChecks(known),
-			known.serviceChecks())...)
+			known.serviceChecks(), e.fleetChecks(known))...)
 	}
 	runner.wait(ctx, known.refresh)
 }
@@ -106,12 +108,20 @@ func (e *environment) connect(ctx context.Context, timeout time.Duration) error 
 	if err != nil {
 		return err
 	}
+
 	e.config = rest.CopyConfig(config)
 	e.config.Timeout = timeout
 	if e.client, err = kubernetes.NewForConfig(e.config); err != nil {
 		return err
 	}
-	return e.client.Discovery().RESTClient().Get().AbsPath("/version").Do(ctx).Error()
+	if err := e.client.Discovery().RESTClient().Get().AbsPath("/version").Do(ctx).Error(); err != nil {
+		return err
+	}
+
+	if e.namespace == "" {
+		e.namespace = cli.ControllerNamespace(ctx, e.client, e.installed)
+	}
+	return nil
 }
 
 // checkNamespace reports that Leases have no namespace. Without the permission to read it that is not known. Before an

@@ -24,14 +24,14 @@ type installation struct {
 	trustDomain, clusterDomain         string
 }
 
-// findInstallation returns the installation of a cluster; nil if there is none.
-func findInstallation(ctx context.Context, client kubernetes.Interface) (*installation, error) {
+// findInstallation returns the installation in a namespace of a cluster, or in any; nil if there is none.
+func findInstallation(ctx context.Context, client kubernetes.Interface, namespace string) (*installation, error) {
 	for _, selector := range podSelectors {
-		list, err := client.AppsV1().Deployments("").List(ctx, metav1.ListOptions{
+		list, err := client.AppsV1().Deployments(namespace).List(ctx, metav1.ListOptions{
 			LabelSelector: selector, Limit: maxDeployments,
 		})
 		if err != nil {
-			return nil, fmt.Errorf("list Deployments in any namespace: %w", err)
+			return nil, fmt.Errorf("list Deployments: %w", err)
 		}
 
 		var found *installation
@@ -54,6 +54,16 @@ func findInstallation(ctx context.Context, client kubernetes.Interface) (*instal
 		}
 	}
 	return nil, nil
+}
+
+// ControllerNamespace returns the namespace of the mesh's control plane, as the installation has it that is in a
+// namespace of a cluster, or in any; linkerd if that cannot be found out.
+func ControllerNamespace(ctx context.Context, client kubernetes.Interface, namespace string) string {
+	installed, _ := findInstallation(ctx, client, namespace) // not everybody may list Deployments
+	if installed == nil || installed.controllerNamespace == "" {
+		return linkerdPreset
+	}
+	return installed.controllerNamespace
 }
 
 // newInstallation reads the flags of a Deployment; nil if it does not run Fingerpost.

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	authenticationv1 "k8s.io/api/authentication/v1"
@@ -46,7 +47,10 @@ func kubeconfigOf(t *testing.T, clusters map[string]map[string]any) string {
 			} else if r.URL.Path == tokenPath {
 				object = authenticationv1.TokenRequest{
 					TypeMeta: metav1.TypeMeta{Kind: "TokenRequest", APIVersion: "authentication.k8s.io/v1"},
-					Status:   authenticationv1.TokenRequestStatus{Token: "token-of-" + name},
+					Status: authenticationv1.TokenRequestStatus{
+						Token:               "token-of-" + name,
+						ExpirationTimestamp: metav1.NewTime(time.Date(2030, 1, len(name), 0, 0, 0, 0, time.UTC)),
+					},
 				}
 			}
 
@@ -167,9 +171,9 @@ func TestLinkGenFindsOut(t *testing.T) {
 		"flags": {
 			nil, deployments(west), into + " --link-namespace l -L c --trust-domain t --cluster-domain d", "l c t d",
 		},
-		"no installation": {nil, nil, into, "--into east read Links? Set --link-namespace: "},
-		"no Deployment":   {deployments(), nil, into, "Set --link-namespace: it has no Deployment of Fingerpost"},
-		"something else":  {deployments([]string{"web"}), nil, into, "it has no Deployment of Fingerpost"},
+		"no installation": {nil, nil, into, "--into east: in which namespace does it read Links? Set --link-namespace: list Deployments: "},
+		"no Deployment":   {deployments(), nil, into, "Set --link-namespace: there is no Deployment of Fingerpost"},
+		"something else":  {deployments([]string{"web"}), nil, into, "there is no Deployment of Fingerpost"},
 		"two that agree":  {deployments(east, east), nil, into, "easts linkerd cluster.local cluster.local"},
 		"two that differ": {
 			deployments(east, west), nil, into,

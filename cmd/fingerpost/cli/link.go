@@ -18,7 +18,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -51,7 +50,7 @@ applies nothing. It creates a token, and nothing else.`,
 func linkGenCommand(version string) *cobra.Command {
 	options := linkOptions{kubeFlags: kubeFlags{version: version}}
 	cmd := &cobra.Command{
-		Use:   "gen NAME | --fleet NAME[=CONTEXT],...",
+		Use:   "gen NAME | --fleet FILE",
 		Short: "Print the Secret and the Link that link a cluster",
 		Long: `Print the Secret and the Link that link a cluster under a name. Use the same name in all clusters.
 
@@ -62,7 +61,7 @@ Links. Without --into it is taken for installed like the linked one.`,
 		Example: `  fingerpost link gen west --context west --into east | kubectl --context east apply -f -
   fingerpost link gen west --context west --into east --api-server-address https://west.example |
     kubectl --context east apply -f -
-  fingerpost link gen --fleet east,west,north=admin@north --dir links`,
+  fingerpost link gen --fleet fleet.yaml --dir links`,
 		Args: options.nameOrFleet,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			gateway := []string{"gateway", "gateway-name", "gateway-namespace", "gateway-addresses"}
@@ -89,7 +88,7 @@ func linkRotateCommand(version string) *cobra.Command {
 	options := linkOptions{kubeFlags: kubeFlags{version: version}}
 
 	cmd := &cobra.Command{
-		Use:   "rotate NAME | --fleet NAME[=CONTEXT],...",
+		Use:   "rotate NAME | --fleet FILE",
 		Short: "Print the Secret of a linked cluster with a new token",
 		Long: `Print the Secret of a linked cluster with a new token. When it is applied, Fingerpost uses the old
 token until the new one works, so that clients notice nothing. Use the flags that you used with
@@ -106,8 +105,7 @@ token until the new one works, so that clients notice nothing. Use the flags tha
 type linkOptions struct {
 	kubeFlags
 	output, preset                                  string
-	fleet                                           []string // NAME or NAME=CONTEXT
-	dir, into                                       string
+	fleet, dir, into                                string
 	controllerNamespace, linkNamespace              string
 	presetNamespace                                 string // of Links, if it cannot be found out
 	account, accountNamespace                       string
@@ -126,8 +124,8 @@ func (o *linkOptions) addLinkFlags(cmd *cobra.Command) {
 	AddChoice(cmd, &o.output, "output", "o", "", yamlOutput, jsonOutput)
 	AddChoice(cmd, &o.preset, "preset", "", "defaults of the flags about accounts, namespaces and gateways, as the "+
 		"charts of one of the two have them: ", chartPreset, linkerdPreset)
-	fs.StringSliceVar(&o.fleet, "fleet", nil,
-		"link these clusters with each other, each by the context of its name, or NAME=CONTEXT, instead of one")
+	fs.StringVar(&o.fleet, "fleet", "",
+		"file that names clusters, their contexts, and which of them read which, instead of one cluster")
 
 	fs.StringVar(&o.dir, "dir", "links",
 		"directory of a --fleet's manifests: a file for each cluster, to be applied to it")
@@ -180,107 +178,140 @@ func (o *linkOptions) usePreset(cmd *cobra.Command) {
 // run prints the manifests of one cluster, or writes those of a fleet.
 func (o *linkOptions) run(cmd *cobra.Command, args []string, withLink bool) error {
 	o.usePreset(cmd)
-	if len(o.fleet) > 0 {
+	if o.duration < minTokenDuration {
+		return usageError(cmd, tooShort(o.duration))
+	}
+	if o.fleet != "" {
 		return o.writeFleet(cmd, withLink)
 	}
-	if err := o.checkName(args[0]); err != nil {
+	if err := checkName(args[0]); err != nil {
 		return usageError(cmd, err)
 	}
 
-	manifests, err := o.manifestsFor(cmd, args[0], withLink)
+	linked, err := o.open(cmd, args[0], withLink)
 	if err != nil {
 		return err
 	}
+	namespace, err := o.linkingNamespace(cmd.Context(), linked)
+	if err != nil {
+		return err
+	}
+
+	manifests, end, err := linked.manifests(cmd.Context(), namespace, false)
+	if err != nil {
+		return err
+	}
+	var tokens tokenEnds
+	tokens.add(linked.name, end)
+	tokens.report(cmd.ErrOrStderr())
 	return o.writeManifests(cmd.OutOrStdout(), manifests)
 }
 
-// manifestsFor returns the manifests that link a cluster.
-func (o *linkOptions) manifestsFor(cmd *cobra.Command, name string, withLink bool) ([]manifest, error) {
-	ctx, cancel := context.WithTimeout(cmd.Context(), time.Minute)
-	defer cancel()
-	config, err := o.RESTConfig()
-	if err != nil {
-		return nil, err
-	}
+// A linkable is a cluster to be linked, with options that were found out from it.
+type linkable struct {
+	linkOptions
+	name      string
+	config    *rest.Config
+	client    kubernetes.Interface
+	installed *installation // nil if it has none, or none that can be read
+	unread    error         // why not
+	spec      manifest      // of Links; nil for none
+}
 
-	client, err := kubernetes.NewForConfig(config)
-	if err != nil {
+// open reads a cluster to be linked, and reports what is wrong with links to it. It creates nothing.
+func (o *linkOptions) open(cmd *cobra.Command, name string, withLink bool) (linked *linkable, err error) {
+	linked = &linkable{linkOptions: *o, name: name}
+	if linked.config, linked.client, err = linked.connect(); err != nil {
 		return nil, err
 	}
-	if err := o.findOut(ctx, client); err != nil {
-		return nil, err
-	}
+	ctx := cmd.Context()
+	linked.installed, linked.unread = findInstallation(ctx, linked.client, "")
 
-	var link manifest
+	if err := linked.findOut(ctx); err != nil {
+		return nil, err
+	}
 	if withLink {
-		if link, err = o.newLink(ctx, client, name); err != nil { // before there is a token that nothing uses
+		if linked.spec, err = linked.linkSpec(ctx); err != nil {
 			return nil, err
 		}
 	}
+	linked.reportProblem(cmd.ErrOrStderr())
 
-	o.reportProblem(cmd.ErrOrStderr(), name, link)
-	token, expires, err := o.newToken(ctx, client)
+	kubeconfig, err := linked.kubeconfig("untried")
 	if err != nil {
 		return nil, err
 	}
-
-	kubeconfig, err := o.newKubeconfig(name, config, token)
-	if err != nil {
-		return nil, err
-	}
-
 	// A server outside of a Pod may accept an address that one in a Pod rejects.
 	if _, err := links.Credentials(kubeconfig, links.Hosts{InCluster: true}); err != nil {
 		fmt.Fprintf(cmd.ErrOrStderr(), "A server in a Pod rejects the kubeconfig of %s: %s. "+
-			"Set --api-server-address.\n", name, Printable(err.Error()))
+			"Set --api-server-address, or apiServerAddress in the file of a fleet.\n", name, Printable(err.Error()))
 	}
-
-	o.reportLeftOut(cmd.ErrOrStderr(), name, config)
-	manifests := []manifest{o.newSecret(name, o.linkNamespace, kubeconfig)}
-	if o.labelledSecret && o.linkNamespace != o.controllerNamespace {
-		manifests = append(manifests, o.newSecret(name, o.controllerNamespace, kubeconfig))
-	}
-	if withLink {
-		manifests = append(manifests, link)
-	}
-
-	if !expires.IsZero() {
-		end := expires.UTC().Format(time.RFC3339)
-		fmt.Fprintf(cmd.ErrOrStderr(), "The token of %s is valid until %s: 'fingerpost link rotate' prints a new one, "+
-			"and 'fingerpost link renew' keeps it valid.\n", name, end)
-	}
-	return manifests, nil
+	linked.reportLeftOut(cmd.ErrOrStderr())
+	return linked, nil
 }
 
-// reportProblem writes what a server would report of the Link, such as of what the gateway's annotations set.
-func (o *linkOptions) reportProblem(to io.Writer, name string, link manifest) {
-	spec, _ := link["spec"].(manifest)
-	if problem := links.MirroringProblem(spec); problem != "" {
+// connect returns the access to the API server of the current context.
+func (k *kubeFlags) connect() (*rest.Config, kubernetes.Interface, error) {
+	config, err := k.RESTConfig()
+	if err != nil {
+		return nil, nil, err
+	}
+	config.Timeout = requestTimeout
+	client, err := kubernetes.NewForConfig(config)
+	return config, client, err
+}
+
+// manifests makes a token, and returns the manifests that link the cluster, with Links in a namespace.
+func (l *linkable) manifests(
+	ctx context.Context, namespace string, writes bool,
+) (all []manifest, end time.Time, err error) {
+	token, end, err := l.newToken(ctx)
+	if err != nil {
+		return nil, end, err
+	}
+	kubeconfig, err := l.kubeconfig(token)
+	if err != nil {
+		return nil, end, err
+	}
+
+	all = append(all, l.newSecret(namespace, kubeconfig))
+	if l.labelledSecret && namespace != l.controllerNamespace {
+		all = append(all, l.newSecret(l.controllerNamespace, kubeconfig))
+	}
+	if l.spec != nil {
+		all = append(all, l.newLink(namespace, writes))
+	}
+	return all, end, nil
+}
+
+// reportProblem writes what a server would report of Links, such as of what the gateway's annotations set.
+func (l *linkable) reportProblem(to io.Writer) {
+	if problem := links.MirroringProblem(l.spec); problem != "" {
 		fmt.Fprintf(to, "The Link of %s will have a problem: %s. See the annotations of its gateway %s/%s.\n",
-			name, Printable(problem), o.gatewayNamespace, o.gatewayName)
+			l.name, Printable(problem), l.gatewayNamespace, l.gatewayName)
 	}
 }
 
 // reportLeftOut writes what of the user's kubeconfig is not in the printed one, and matters to who uses it: how the API
 // server is reached, and who asks. The address, the authority and the name in its certificate are in it.
-func (o *linkOptions) reportLeftOut(to io.Writer, name string, config *rest.Config) {
-	if proxy := proxyOf(config); proxy != "" {
+func (l *linkable) reportLeftOut(to io.Writer) {
+	if proxy := proxyOf(l.config); proxy != "" {
 		fmt.Fprintf(
 			to,
 			"The kubeconfig of %s leaves out %s: Fingerpost connects to API servers directly. If %s cannot "+
 				"be reached without the proxy, name another address by --api-server-address.\n",
-			name,
+			l.name,
 			proxy,
-			Printable(cmp.Or(o.server, config.Host)),
+			Printable(cmp.Or(l.server, l.config.Host)),
 		)
 	}
 
 	var user []string
 	for field, isSet := range map[string]bool{
-		"user.exec":          config.ExecProvider != nil,
-		"user.auth-provider": config.AuthProvider != nil,
-		"user.as":            !reflect.ValueOf(config.Impersonate).IsZero(),
-		"user.username":      config.Username != "",
+		"user.exec":          l.config.ExecProvider != nil,
+		"user.auth-provider": l.config.AuthProvider != nil,
+		"user.as":            !reflect.ValueOf(l.config.Impersonate).IsZero(),
+		"user.username":      l.config.Username != "",
 	} {
 		if isSet {
 			user = append(user, field)
@@ -290,7 +321,7 @@ func (o *linkOptions) reportLeftOut(to io.Writer, name string, config *rest.Conf
 	slices.Sort(user)
 	if len(user) > 0 {
 		fmt.Fprintf(to, "The kubeconfig of %s leaves out your %s: in it is the token of ServiceAccount %s/%s.\n",
-			name, strings.Join(user, ", "), o.accountNamespace, o.account)
+			l.name, strings.Join(user, ", "), l.accountNamespace, l.account)
 	}
 }
 
@@ -307,17 +338,6 @@ func proxyOf(config *rest.Config) string {
 		return "HTTPS_PROXY of your environment"
 	}
 	return ""
-}
-
-func (o *linkOptions) checkName(name string) error {
-	switch problems := validation.IsDNS1123Label(name); {
-	case len(problems) > 0:
-		return fmt.Errorf("%q cannot name a cluster: a name has up to 63 small letters, digits and dashes, as in "+
-			"-cluster-name", name)
-	case o.duration < minTokenDuration:
-		return tooShort(o.duration)
-	}
-	return nil
 }
 
 func tooShort(d time.Duration) error {
@@ -337,63 +357,24 @@ func (o *linkOptions) writeManifests(to io.Writer, manifests []manifest) error {
 	return nil
 }
 
-// findOut sets the namespaces and domains that no flag sets to those of the installations.
-func (o *linkOptions) findOut(ctx context.Context, client kubernetes.Interface) error {
-	linked, _ := findInstallation(ctx, client) // it may have none, or not be readable: then there are the presets
-	if linked == nil {
-		linked = &installation{}
-	}
-
-	o.controllerNamespace = cmp.Or(o.controllerNamespace, linked.controllerNamespace, "linkerd")
-	if o.linkNamespace == "" {
-		linking, err := o.linkingInstallation(ctx)
-		if err != nil {
-			return fmt.Errorf("in which namespace does the cluster of --into %s read Links? "+
-				"Set --link-namespace: %w", o.into, err)
-		}
-		o.linkNamespace = cmp.Or(linking.linkNamespace, linked.linkNamespace, o.presetNamespace)
-	}
-	return o.setDomains(ctx, client, linked)
-}
-
-// linkingInstallation returns the installation to which the manifests are applied, if --into names one.
-func (o *linkOptions) linkingInstallation(ctx context.Context) (*installation, error) {
-	if o.into == "" {
-		return &installation{}, nil
-	}
-	flags := o.kubeFlags
-	flags.overrides.CurrentContext = o.into
-	config, err := flags.RESTConfig()
-	if err != nil {
-		return nil, err
-	}
-
-	client, err := kubernetes.NewForConfig(config)
-	if err != nil {
-		return nil, err
-	}
-	found, err := findInstallation(ctx, client)
-	if err == nil && found == nil {
-		err = errors.New("it has no Deployment of Fingerpost")
-	}
-	return found, err
-}
-
-// setDomains sets the domains that no flag sets to those of the cluster's mesh.
-func (o *linkOptions) setDomains(ctx context.Context, client kubernetes.Interface, linked *installation) error {
-	if o.trustDomain != "" && o.clusterDomain != "" {
+// findOut sets the namespace of the mesh and the domains that no flag sets to those of the cluster.
+func (l *linkable) findOut(ctx context.Context) error {
+	installed := cmp.Or(l.installed, &installation{})
+	l.controllerNamespace = cmp.Or(l.controllerNamespace, installed.controllerNamespace, "linkerd")
+	if l.trustDomain != "" && l.clusterDomain != "" {
 		return nil
 	}
 
 	mesh := linkerd.Config{
-		TrustDomain:   cmp.Or(linked.trustDomain, "cluster.local"), // as the chart has by default
-		ClusterDomain: cmp.Or(linked.clusterDomain, "cluster.local"),
+		TrustDomain:   cmp.Or(installed.trustDomain, "cluster.local"), // as the chart has by default
+		ClusterDomain: cmp.Or(installed.clusterDomain, "cluster.local"),
 	}
-	config, err := client.CoreV1().ConfigMaps(o.controllerNamespace).Get(ctx, linkerd.ConfigName, metav1.GetOptions{})
+	maps := l.client.CoreV1().ConfigMaps(l.controllerNamespace)
+	config, err := maps.Get(ctx, linkerd.ConfigName, metav1.GetOptions{})
 	switch {
 	case err == nil: // the values that Linkerd was installed with
 		mesh, err = linkerd.ParseConfig(config.Data[linkerd.ConfigValuesKey])
-	case apierrors.IsNotFound(err) && o.preset == chartPreset:
+	case apierrors.IsNotFound(err) && l.preset == chartPreset:
 		err = nil
 	}
 
@@ -401,25 +382,56 @@ func (o *linkOptions) setDomains(ctx context.Context, client kubernetes.Interfac
 		return fmt.Errorf("the configuration of the mesh cannot be read, so set --trust-domain and "+
 			"--cluster-domain: %w", err)
 	}
-	o.trustDomain = cmp.Or(o.trustDomain, mesh.TrustDomain)
-	o.clusterDomain = cmp.Or(o.clusterDomain, mesh.ClusterDomain)
+	l.trustDomain = cmp.Or(l.trustDomain, mesh.TrustDomain)
+	l.clusterDomain = cmp.Or(l.clusterDomain, mesh.ClusterDomain)
 	return nil
 }
 
+// linkingNamespace returns in which namespace the cluster that links another one reads Links.
+func (o *linkOptions) linkingNamespace(ctx context.Context, linked *linkable) (string, error) {
+	if o.into == "" || o.linkNamespace != "" {
+		installed := cmp.Or(linked.installed, &installation{})
+		return cmp.Or(o.linkNamespace, installed.linkNamespace, o.presetNamespace), nil
+	}
+
+	linking := &linkable{linkOptions: *o, name: o.into}
+	linking.overrides.CurrentContext = o.into
+	_, client, err := linking.connect()
+	if err != nil {
+		return "", fmt.Errorf("--into %s: %w", o.into, err)
+	}
+
+	linking.installed, linking.unread = findInstallation(ctx, client, "")
+	namespace, err := linking.linksIn()
+	if err != nil {
+		return "", fmt.Errorf("--into %s: %w", o.into, err)
+	}
+	return namespace, nil
+}
+
+// linksIn returns in which namespace the cluster reads Links.
+func (l *linkable) linksIn() (string, error) {
+	switch {
+	case l.linkNamespace != "":
+		return l.linkNamespace, nil
+	case l.installed != nil:
+		return cmp.Or(l.installed.linkNamespace, l.presetNamespace), nil
+	}
+	why := cmp.Or(l.unread, errors.New("there is no Deployment of Fingerpost"))
+	return "", fmt.Errorf("in which namespace does it read Links? Set --link-namespace: %w", why)
+}
+
 // newToken returns a token of the ServiceAccount, and when it expires; zero for never.
-func (o *linkOptions) newToken(
-	ctx context.Context,
-	client kubernetes.Interface,
-) (token string, expires time.Time, err error) {
-	if o.tokenSecret != "" {
-		token, err := o.readToken(ctx, client)
+func (l *linkable) newToken(ctx context.Context) (token string, expires time.Time, err error) {
+	if l.tokenSecret != "" {
+		token, err := l.readToken(ctx)
 		return token, time.Time{}, err
 	}
-	created, err := createToken(ctx, client, o.accountNamespace, o.account, nil, o.duration)
+	created, err := createToken(ctx, l.client, l.accountNamespace, l.account, nil, l.duration)
 	if apierrors.IsNotFound(err) {
 		err = fmt.Errorf("there is no ServiceAccount %s/%s for the token: "+
 			"install chart fingerpost-link there, or name another one; "+
-			"--preset linkerd has that of Linkerd's chart", o.accountNamespace, o.account)
+			"--preset linkerd has that of Linkerd's chart", l.accountNamespace, l.account)
 	}
 	return created.Token, created.ExpirationTimestamp.Time, err
 }
@@ -442,23 +454,24 @@ func createToken(
 }
 
 // readToken returns the token of the ServiceAccount in a Secret.
-func (o *linkOptions) readToken(ctx context.Context, client kubernetes.Interface) (string, error) {
-	secret, err := client.CoreV1().Secrets(o.accountNamespace).Get(ctx, o.tokenSecret, metav1.GetOptions{})
+func (l *linkable) readToken(ctx context.Context) (string, error) {
+	secret, err := l.client.CoreV1().Secrets(l.accountNamespace).Get(ctx, l.tokenSecret, metav1.GetOptions{})
 	if err != nil {
 		return "", fmt.Errorf("--token-secret: %w", err)
 	}
 	token := secret.Data[corev1.ServiceAccountTokenKey]
 	ofAccount := secret.Type == corev1.SecretTypeServiceAccountToken &&
-		secret.Annotations[corev1.ServiceAccountNameKey] == o.account
+		secret.Annotations[corev1.ServiceAccountNameKey] == l.account
 	if !ofAccount || len(token) == 0 {
 		return "", fmt.Errorf("--token-secret: %s/%s holds no token of ServiceAccount %s/%s",
-			secret.Namespace, secret.Name, o.accountNamespace, o.account)
+			secret.Namespace, secret.Name, l.accountNamespace, l.account)
 	}
 	return string(token), nil
 }
 
-// newKubeconfig returns a kubeconfig with inline data only.
-func (o *linkOptions) newKubeconfig(name string, config *rest.Config, token string) ([]byte, error) {
+// kubeconfig returns a kubeconfig with inline data only.
+func (l *linkable) kubeconfig(token string) ([]byte, error) {
+	config := rest.CopyConfig(l.config)
 	if config.Insecure {
 		return nil, errors.New("your kubeconfig does not verify the API server, which Fingerpost rejects: " +
 			"add a certificate-authority")
@@ -467,16 +480,15 @@ func (o *linkOptions) newKubeconfig(name string, config *rest.Config, token stri
 		return nil, fmt.Errorf("your kubeconfig: %w", err)
 	}
 
-	server := cmp.Or(o.server, config.Host)
 	k := clientcmdapi.NewConfig()
-	k.Clusters[name] = &clientcmdapi.Cluster{
-		Server:                   server,
+	k.Clusters[l.name] = &clientcmdapi.Cluster{
+		Server:                   cmp.Or(l.server, config.Host),
 		CertificateAuthorityData: config.CAData,
 		TLSServerName:            config.ServerName,
 	}
-	k.AuthInfos[o.account] = &clientcmdapi.AuthInfo{Token: token}
-	k.Contexts[name] = &clientcmdapi.Context{Cluster: name, AuthInfo: o.account}
-	k.CurrentContext = name
+	k.AuthInfos[l.account] = &clientcmdapi.AuthInfo{Token: token}
+	k.Contexts[l.name] = &clientcmdapi.Context{Cluster: l.name, AuthInfo: l.account}
+	k.CurrentContext = l.name
 	return writeKubeconfig(k)
 }
 
@@ -496,13 +508,13 @@ func secretName(cluster string) string { return "cluster-credentials-" + cluster
 // newSecret returns the Secret of a kubeconfig. The one beside the Link is found by its name, and the one in the
 // namespace of the mesh's control plane by its label. Without its Link a labelled Secret links the cluster alone, so
 // that the other one has no label.
-func (o *linkOptions) newSecret(name, namespace string, kubeconfig []byte) manifest {
-	meta := manifest{"name": secretName(name), "namespace": namespace, "annotations": manifest{
-		links.TrustDomainAnnotation:   o.trustDomain,
-		links.ClusterDomainAnnotation: o.clusterDomain,
+func (l *linkable) newSecret(namespace string, kubeconfig []byte) manifest {
+	meta := manifest{"name": secretName(l.name), "namespace": namespace, "annotations": manifest{
+		links.TrustDomainAnnotation:   l.trustDomain,
+		links.ClusterDomainAnnotation: l.clusterDomain,
 	}}
-	if o.labelledSecret && namespace == o.controllerNamespace {
-		meta["labels"] = manifest{links.ClusterNameLabel: name}
+	if l.labelledSecret && namespace == l.controllerNamespace {
+		meta["labels"] = manifest{links.ClusterNameLabel: l.name}
 	}
 	return manifest{
 		"apiVersion": "v1", "kind": "Secret", "metadata": meta, "type": string(links.SecretType),
@@ -510,36 +522,43 @@ func (o *linkOptions) newSecret(name, namespace string, kubeconfig []byte) manif
 	}
 }
 
-func (o *linkOptions) newLink(ctx context.Context, client kubernetes.Interface, name string) (manifest, error) {
-	spec := manifest{
-		"targetClusterName": name, "targetClusterDomain": o.clusterDomain,
-		"targetClusterLinkerdNamespace": o.controllerNamespace,
-		"remoteDiscoverySelector":       selectLabel(linkerd.ExportedLabel, "remote-discovery"),
-		"federatedServiceSelector":      selectLabel(linkerd.FederatedLabel, "member"),
-		"clusterCredentialsSecret":      secretName(name),
+// newLink returns a Link. writes is whether EndpointSlices may be written into the linked cluster.
+func (l *linkable) newLink(namespace string, writes bool) manifest {
+	annotations := manifest{linkerd.CreatedByAnnotation: "fingerpost/cli " + l.version}
+	if writes {
+		annotations[links.SlicesKey] = links.SlicesEnabled
 	}
-
-	if o.gateway {
-		gateway, err := client.CoreV1().Services(o.gatewayNamespace).Get(ctx, o.gatewayName, metav1.GetOptions{})
-		switch {
-		case apierrors.IsNotFound(err) && !o.gatewayRequired:
-		case err != nil:
-			return nil, fmt.Errorf("the gateway (--gateway=false for none): %w", err)
-		default:
-			if err := o.addGateway(spec, gateway); err != nil {
-				return nil, fmt.Errorf("gateway %s/%s (--gateway=false for none): %w",
-					gateway.Namespace, gateway.Name, err)
-			}
-			spec["selector"] = selectLabel(linkerd.ExportedLabel, "true")
-		}
-	}
-
-	annotations := manifest{linkerd.CreatedByAnnotation: "fingerpost/cli " + o.version}
 	return manifest{
 		"apiVersion": links.Group + "/" + LinkVersion, "kind": "Link",
-		"metadata": manifest{"name": name, "namespace": o.linkNamespace, "annotations": annotations},
-		"spec":     spec,
-	}, nil
+		"metadata": manifest{"name": l.name, "namespace": namespace, "annotations": annotations},
+		"spec":     l.spec,
+	}
+}
+
+func (l *linkable) linkSpec(ctx context.Context) (manifest, error) {
+	spec := manifest{
+		"targetClusterName": l.name, "targetClusterDomain": l.clusterDomain,
+		"targetClusterLinkerdNamespace": l.controllerNamespace,
+		"remoteDiscoverySelector":       selectLabel(linkerd.ExportedLabel, "remote-discovery"),
+		"federatedServiceSelector":      selectLabel(linkerd.FederatedLabel, "member"),
+		"clusterCredentialsSecret":      secretName(l.name),
+	}
+	if !l.gateway {
+		return spec, nil
+	}
+
+	gateway, err := l.client.CoreV1().Services(l.gatewayNamespace).Get(ctx, l.gatewayName, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err) && !l.gatewayRequired:
+		return spec, nil
+	case err != nil:
+		return nil, fmt.Errorf("the gateway (--gateway=false for none): %w", err)
+	}
+	if err := l.addGateway(spec, gateway); err != nil {
+		return nil, fmt.Errorf("gateway %s/%s (--gateway=false for none): %w", gateway.Namespace, gateway.Name, err)
+	}
+	spec["selector"] = selectLabel(linkerd.ExportedLabel, "true")
+	return spec, nil
 }
 
 func selectLabel(key, value string) manifest { return manifest{"matchLabels": manifest{key: value}} }

@@ -29,8 +29,8 @@ import (
 	"github.com/fingerpost/fingerpost/links"
 )
 
-// renewTimeout bounds the requests about one Secret.
-const renewTimeout = 20 * time.Second
+// requestTimeout bounds a request to an API server, and all those about one Secret.
+const requestTimeout = 20 * time.Second
 
 // A renewer replaces tokens in the Secrets of linked clusters by new ones of the same ServiceAccounts. It
 // reaches a linked cluster with the kubeconfig of its Secret, and needs no other access to it.
@@ -127,7 +127,7 @@ func (r *renewer) run(cmd *cobra.Command, names []string) error {
 		return err
 	}
 
-	config.Timeout = renewTimeout
+	config.Timeout = requestTimeout
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return err
@@ -212,7 +212,7 @@ func (r *renewer) renew(ctx context.Context, local kubernetes.Interface, secret 
 		return "", err
 	}
 
-	ctx, cancel := context.WithTimeout(ctx, renewTimeout)
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	valid := cmp.Or(r.duration, max(ends.Sub(issued), minTokenDuration))
 	created, err := createToken(ctx, linked, token.namespace, token.account, token.audiences, valid)

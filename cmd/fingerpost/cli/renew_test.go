@@ -3,13 +3,10 @@ package cli
 import (
 	"encoding/base64"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -267,112 +264,5 @@ func TestLinkRenewManifestThatCannotRun(t *testing.T) {
 		if err != nil && (ExitCode(err) != ExitUsage || !strings.Contains(err.Error(), c.refused)) {
 			t.Errorf("%s %s: %v, want %s", c.version, c.flags, err, c.refused)
 		}
-	}
-}
-
-// A fleet is linked by a file for each cluster, with what links all others to it.
-func TestLinkFleet(t *testing.T) {
-	dir := t.TempDir()
-	config, err := clientcmd.Load(cmdtest.Kubeconfig(t, newLinkedServer(t).Server, "https://unused.example"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	config.CurrentContext = ""
-	for _, name := range []string{"east", "west", "admin@north"} {
-		s := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			if r.URL.Path != "/api/v1/namespaces/fingerpost/serviceaccounts/fingerpost-link/token" {
-				w.Header().Set("Content-Type", "application/json")
-				w.WriteHeader(http.StatusNotFound)
-				fmt.Fprint(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"NotFound","code":404}`)
-				return
-			}
-			w.Header().Set("Content-Type", "application/json")
-			const response = `{"kind":"TokenRequest","apiVersion":"authentication.k8s.io/v1",` +
-				`"status":{"token":"token-of-%s"}}`
-			fmt.Fprintf(w, response, strings.TrimPrefix(name, "admin@"))
-		}))
-		defer s.Close()
-		of, err := clientcmd.Load(cmdtest.Kubeconfig(t, s, s.URL))
-		if err != nil {
-			t.Fatal(err)
-		}
-		config.Clusters[name], config.AuthInfos[name] = of.Clusters["c"], of.AuthInfos["u"]
-		config.Contexts[name] = of.Contexts["x"]
-		config.Contexts[name].Cluster, config.Contexts[name].AuthInfo = name, name
-	}
-	kubeconfig := filepath.Join(dir, "kubeconfig")
-	if err := clientcmd.WriteToFile(*config, kubeconfig); err != nil {
-		t.Fatal(err)
-	}
-	to := filepath.Join(dir, "links")
-	fleet := []string{
-		"--kubeconfig", kubeconfig, "--dir", to, "--fleet", "east,west,north=admin@north",
-	}
-	if err := errors.Join(os.Mkdir(to, 0o700), os.WriteFile(filepath.Join(to, "east.yaml"), nil, 0o644)); err != nil {
-		t.Fatal(err)
-	}
-	suffixes := map[string]string{"gen": ".yaml", "rotate": ".secrets.yaml"}
-	for _, verb := range []string{"gen", "rotate"} {
-		out, err := fingerpost(t, append([]string{"link", verb}, fleet...)...)
-		command := "kubectl --context admin@north apply -f " + to + "/north" + suffixes[verb] + "\n"
-		if err != nil || !strings.Contains(out, command) {
-			t.Errorf("%s: %v\n%s", verb, err, out)
-		}
-		for name, others := range map[string][]string{
-			"east": {"west", "north"}, "west": {"east", "north"}, "north": {"east", "west"},
-		} {
-			generated, failed := os.ReadFile(filepath.Join(to, name+".yaml"))
-			path := filepath.Join(to, name+suffixes[verb])
-			b, err := os.ReadFile(path)
-			if err = errors.Join(err, failed); err != nil {
-				t.Fatal(err)
-			}
-			if n := strings.Count(string(generated), "kind: Link\n"); n != 2 {
-				t.Errorf("%s: %d Links for %s", verb, n, name)
-			}
-			var got []string
-			for text := range strings.SplitSeq(string(b), "---\n") {
-				var secret corev1.Secret
-				if yaml.Unmarshal([]byte(text), &secret) == nil && secret.Kind == "Secret" {
-					of, err := links.Credentials(secret.Data[links.KubeconfigKey], anyHost)
-					cluster := clusterOf(&secret)
-					if got = append(got, cluster); err != nil || of.BearerToken != "token-of-"+cluster ||
-						secret.Namespace != "fingerpost" {
-						t.Errorf("%s: %s of %s: %v", verb, cluster, name, err)
-					}
-				}
-			}
-			if diff := cmp.Diff(others, got); diff != "" {
-				t.Errorf("%s: %s links other clusters: %s", verb, name, diff)
-			}
-			if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
-				t.Errorf("%s can be read by others: %v", path, info.Mode())
-			}
-		}
-	}
-	for args, want := range map[string]string{
-		"--fleet a":               "--fleet needs two clusters or more",
-		"--fleet a,b,a":           "--fleet names a twice",
-		"--fleet East,west":       `"East" cannot name a cluster`,
-		"--fleet a,b --context c": "--context is of one cluster",
-		"a --fleet a,b":           `unexpected argument "a"`,
-		"":                        "NAME is missing",
-		"a.b":                     `"a.b" cannot name a cluster`,
-		"a --preset istio":        "it is fingerpost or linkerd",
-		"a --token-duration 1m":   "--token-duration 1m0s is too short",
-		"a --fleet a,b -o xml":    "it is yaml or json",
-	} {
-		out, err := fingerpost(t, append([]string{"link", "gen"}, strings.Fields(args)...)...)
-		if ExitCode(err) != ExitUsage || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: %v\n%s", args, err, out)
-		}
-	}
-	unknown := append(slices.Clone(fleet[:len(fleet)-1]), "east,nowhere", "--dir", filepath.Join(dir, "none"))
-	if out, err := fingerpost(t, append([]string{"link", "gen"}, unknown...)...); err == nil ||
-		!strings.Contains(err.Error(), "nowhere (context nowhere): ") {
-		t.Errorf("%v\n%s", err, out)
-	}
-	if _, err := os.Stat(filepath.Join(dir, "none")); !os.IsNotExist(err) {
-		t.Errorf("something was written although one cluster cannot be read: %v", err)
 	}
 }

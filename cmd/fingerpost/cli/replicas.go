@@ -126,6 +126,13 @@ func newReplicaFlags(version string, p serverPort) ReplicaFlags {
 	return ReplicaFlags{kubeFlags: kubeFlags{version: version}, port: p}
 }
 
+// InContext returns the same flags for the cluster of another context.
+func (r *ReplicaFlags) InContext(name string) *ReplicaFlags {
+	other := *r
+	other.overrides.CurrentContext = name
+	return &other
+}
+
 // AddFlags adds the flags to a command.
 func (r *ReplicaFlags) AddFlags(cmd *cobra.Command) {
 	groupFlags(cmd.Flags(), func(fs *pflag.FlagSet) {
