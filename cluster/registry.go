@@ -64,6 +64,7 @@ type Registry struct {
 	forgotten sync.Map              // names of clusters that were unlinked, until their checkpoints are deleted
 
 	trafficChanged *watch.Bell // wakes followTraffic
+	diagnosing     sync.Mutex  // of one diagnosis at a time; not taken with others
 
 	order sync.Mutex // taken before mu
 

@@ -52,14 +52,19 @@ var patterns = []pattern{
 func CauseOf(err error) Cause {
 	more, first := firstOf(err)
 	cause := causeOf(first)
-	cause.Text = cmp.Or(federation.Printable(cause.Text), "it gives no reason")
-	if len(cause.Text) > maxCause {
-		cause.Text = strings.ToValidUTF8(cause.Text[:maxCause-3], "") + "..."
-	}
+	cause.Text = cmp.Or(bounded(cause.Text), "it gives no reason")
 	if more > 0 {
 		cause.Text += fmt.Sprintf(" (and %d more)", more)
 	}
 	return cause
+}
+
+// bounded returns a text of the other side on one line, printable, of maxCause bytes at most.
+func bounded(text string) string {
+	if text = federation.Printable(text); len(text) > maxCause {
+		text = strings.ToValidUTF8(text[:maxCause-3], "") + "..."
+	}
+	return text
 }
 
 // firstOf returns the first of joined errors, and how many there are besides.

@@ -339,16 +339,12 @@ func (c *Connection) checkReady(ctx context.Context, token string) error {
 // checkReadable returns an error if the API server does not let a token list and watch a kind. To be
 // accepted is not enough: that needs no right. Nor is a page that something in front of the API server sent.
 func (c *Connection) checkReadable(ctx context.Context, token string, k Kind) error {
-	root, kind := "apis/", k.Resource
-	if kind.Group == "" {
-		root = "api/"
-	}
-	path := root + kind.GroupVersion().String() + "/" + kind.Resource
+	kind := k.Resource
 
 	// In this sequence: the error is in a condition.
 	for _, ask := range []struct{ verb, option, value string }{{"list", "limit", "1"}, {"watch", "watch", "true"}} {
 		verb, query := ask.verb, url.Values{"labelSelector": {k.Labels}, ask.option: {ask.value}}
-		code, media, err := c.get(ctx, token, path, query)
+		code, media, err := c.get(ctx, token, k.paths()[0], query)
 
 		switch {
 		case err != nil:

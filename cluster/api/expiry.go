@@ -35,23 +35,44 @@ func Validity(config *rest.Config) (issued, expires time.Time) {
 }
 
 func tokenValidity(token string) (issued, expires time.Time) {
+	claims, _ := claimsOf(token)
+	return numericDate(claims.Issued), numericDate(claims.Expiry)
+}
+
+// claims are what a token contains about itself (RFC 7519).
+type claims struct {
+	Issuer   string    `json:"iss"`
+	Subject  string    `json:"sub"`
+	Audience audiences `json:"aud"`
+	Issued   *float64  `json:"iat"` // a NumericDate may have a fraction
+	Expiry   *float64  `json:"exp"`
+}
+
+// audiences is one string, or a list of them.
+type audiences []string
+
+// UnmarshalJSON reads either form.
+func (a *audiences) UnmarshalJSON(data []byte) error {
+	var one string
+	if json.Unmarshal(data, &one) == nil {
+		*a = audiences{one}
+		return nil
+	}
+	_ = json.Unmarshal(data, (*[]string)(a)) // what is neither is not shown, and the times count all the same
+	return nil
+}
+
+// claimsOf returns those of a token; false if it has none that can be read.
+func claimsOf(token string) (c claims, readable bool) {
 	parts := strings.Split(token, ".")
 	if len(parts) != 3 {
-		return issued, expires
+		return claims{}, false
 	}
 	payload, err := base64.RawURLEncoding.DecodeString(parts[1])
-	if err != nil {
-		return issued, expires
+	if err != nil || json.Unmarshal(payload, &c) != nil {
+		return claims{}, false
 	}
-
-	var claims struct {
-		Issued *float64 `json:"iat"` // a NumericDate may have a fraction
-		Expiry *float64 `json:"exp"`
-	}
-	if err := json.Unmarshal(payload, &claims); err != nil {
-		return issued, expires
-	}
-	return numericDate(claims.Issued), numericDate(claims.Expiry)
+	return c, true
 }
 
 func numericDate(seconds *float64) time.Time {

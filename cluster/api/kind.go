@@ -36,6 +36,27 @@ type Kind struct {
 	ours     bool           // we write the objects
 }
 
+// paths returns those of a list of all objects, of the newest version first.
+func (k Kind) paths() (all []string) {
+	root := "apis/"
+	if k.Resource.Group == "" {
+		root = "api/"
+	}
+	of := k.Resource.GroupResource()
+	for _, version := range k.versionsOrOwn() {
+		all = append(all, root+of.WithVersion(version).GroupVersion().String()+"/"+of.Resource)
+	}
+	return all
+}
+
+// versionsOrOwn returns the versions at which the kind may be read, the newest first.
+func (k Kind) versionsOrOwn() []string {
+	if len(k.versions) > 0 {
+		return k.versions
+	}
+	return []string{k.Resource.Version}
+}
+
 // Ours returns the kind as one whose objects we write: a [Budget] counts each as one object, whatever it
 // holds, and not against what the cluster itself may have.
 func (k Kind) Ours() Kind {

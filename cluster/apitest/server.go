@@ -84,8 +84,8 @@ type resource struct {
 	silentWatches bool
 }
 
-// resource returns what there is of a group resource; it needs mu. "readyz" counts as one, and "" is what holds for
-// all of them.
+// resource returns what there is of a group resource; it needs mu. "readyz" and "version" count as such, and "" is what
+// holds for all of them.
 func (s *Server) resource(name string) *resource {
 	r := s.resources[name]
 	if r == nil {
@@ -248,7 +248,7 @@ func (s *Server) Skew(d time.Duration) {
 	s.skew = d
 }
 
-// Fail answers all requests about a group resource, or about "readyz", with an error code, such as 503, and
+// Fail answers all requests about a group resource, or about "readyz" or "version", with an error code, such as 503, and
 // a Retry-After in seconds unless that is 0. Code 0 ends it. Watches that are open end.
 func (s *Server) Fail(name string, code, retryAfter int) {
 	s.withResource(name, func(r *resource) {
@@ -637,10 +637,14 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.mu.Lock()
 	token := strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")
 	known, lacks := s.tokens[token], s.lacking[token]
-	readiness, delay := s.resource("readyz").failing, s.resource("").delay
+	own, delay := s.resource("readyz").failing, s.resource("").delay
+	if r.URL.Path == "/version" {
+		own = s.resource("version").failing
+	}
 	if err == nil {
 		delay = max(delay, s.resource(req.groupResource()).delay)
 	}
+
 	w.Header().Set("Date", time.Now().Add(s.skew).UTC().Format(http.TimeFormat))
 	s.mu.Unlock()
 
@@ -651,12 +655,12 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch path := r.URL.Path; {
 	case !known:
 		writeError(w, http.StatusUnauthorized, metav1.StatusReasonUnauthorized, "Unauthorized")
-	case path == "/readyz" && readiness.code != 0:
-		readiness.answer(w)
+	case (path == "/readyz" || path == "/version") && own.code != 0:
+		own.answer(w)
 	case path == "/readyz":
 		fmt.Fprint(w, "ok")
 	case path == "/version":
-		writeJSON(w, http.StatusOK, map[string]string{})
+		writeJSON(w, http.StatusOK, map[string]string{"gitVersion": "v1.36.0"})
 	case path == "/api" || path == "/apis":
 		s.discoverGroups(w, path)
 	case err != nil:

@@ -31,6 +31,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/yaml"
 
+	"github.com/fingerpost/fingerpost/cluster"
 	"github.com/fingerpost/fingerpost/cluster/apitest"
 	"github.com/fingerpost/fingerpost/cluster/changes"
 	"github.com/fingerpost/fingerpost/cmd/fingerpost/check"
@@ -535,6 +536,8 @@ func (s *scenario) do(verb string, args []string) {
 		s.page()
 	case "changes":
 		s.printChanges(args)
+	case "troubleshoot":
+		s.troubleshoot(at(0))
 	case "alerts":
 		if s.recorder != nil {
 			s.recorder.expect(args)
@@ -740,6 +743,29 @@ func (s *scenario) page() {
 	fmt.Fprintf(&s.out, "page: %s\n", verdict.FindStringSubmatch(page)[1])
 	for _, p := range problem.FindAllStringSubmatch(page, -1) {
 		fmt.Fprintf(&s.out, "page %s %s\n", map[string]string{"bad": "×", "warn": "‼"}[p[1]], p[2])
+	}
+}
+
+// troubleshoot prints the steps of the first replica's way to a cluster, without what differs from run to run.
+func (s *scenario) troubleshoot(name string) {
+	s.t.Helper()
+	var all []cluster.Diagnosis
+	if err := json.Unmarshal(s.fetch(s.t.Context(), s.first().name, "/debug/troubleshoot/"+name), &all); err != nil {
+		s.t.Fatal(err)
+	}
+	for _, d := range all {
+		var passed []string
+		fmt.Fprintf(&s.out, "with %s\n", d.Source)
+		for _, step := range d.Steps {
+			if step.OK {
+				passed = append(passed, step.Name)
+			} else {
+				fmt.Fprintf(&s.out, "× %s: %s: %s\n", step.Name, step.Reason, step.Text)
+			}
+		}
+		if passed != nil {
+			fmt.Fprintf(&s.out, "√ %s\n", strings.Join(passed, ", "))
+		}
 	}
 }
 

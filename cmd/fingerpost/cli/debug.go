@@ -286,7 +286,7 @@ func (r *Replica) fetchBody(ctx context.Context, path string) ([]byte, error) {
 	if r.Err != nil {
 		return nil, r.Err
 	}
-	ctx, cancel := context.WithTimeout(ctx, pageTimeout)
+	ctx, cancel := context.WithTimeout(ctx, cmp.Or(r.Patience, pageTimeout))
 	defer cancel()
 
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+r.Addr+path, nil)

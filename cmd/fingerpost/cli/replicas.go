@@ -115,8 +115,9 @@ type ReplicaFlags struct {
 	Namespace string
 	selector  string
 
-	serviceNamespace string   // of a Service that is named without one
-	serverAddrs      []string // of gRPC servers, for a command that reads debug servers
+	serviceNamespace string        // of a Service that is named without one
+	patience         time.Duration // with a page of a replica; 0 for pageTimeout
+	serverAddrs      []string      // of gRPC servers, for a command that reads debug servers
 }
 
 // NewReplicaFlags returns the flags of a command that reads the debug servers of replicas.
@@ -164,7 +165,9 @@ func (r *ReplicaFlags) givenReplicas() (all []Replica, err error) {
 		if err != nil {
 			return nil, WithExitCode(ExitUsage, fmt.Errorf("--%s %q: %w", r.port.flag, text, err))
 		}
-		all = append(all, replicaAt(addr))
+		replica := replicaAt(addr)
+		replica.Patience = r.patience
+		all = append(all, replica)
 	}
 	return all, nil
 }
@@ -193,6 +196,7 @@ type Replica struct {
 	Addr      string
 	Err       error             // why there is no connection to it
 	Transport http.RoundTripper // of requests to it; nil for TCP
+	Patience  time.Duration     // with a page; 0 for pageTimeout
 
 	target string      // what Addr leads to, for people
 	end    func()      // ends the forwarded port; nil if there is none
@@ -352,7 +356,7 @@ func isReady(pod *corev1.Pod) bool {
 
 // forwardTo forwards a port to a Pod.
 func (r *ReplicaFlags) forwardTo(ctx context.Context, pods readyPods, pod *corev1.Pod) Replica {
-	replica := Replica{Name: pod.Name, pod: pod, pods: pods}
+	replica := Replica{Name: pod.Name, Patience: r.patience, pod: pod, pods: pods}
 	number, err := r.port.numberIn(pod)
 	if err == nil {
 		replica.target = fmt.Sprintf("Pod %s/%s, port %d", pod.Namespace, pod.Name, number)

@@ -3,6 +3,7 @@
 package debug
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -37,7 +38,7 @@ type Sources struct {
 	ReadOnly      bool   // this replica writes into no cluster
 }
 
-// Handler serves the pages. It changes nothing. Pages about everything are computed at most once a second.
+// Handler serves the pages. It changes nothing; only /debug/troubleshoot sends requests, to the API server of a cluster. Pages about everything are computed at most once a second.
 func Handler(sources Sources) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /{$}", &statusPageHandler{Sources: sources})
@@ -53,6 +54,7 @@ func Handler(sources Sources) http.Handler {
 	mux.HandleFunc("GET /debug/changes", func(w http.ResponseWriter, r *http.Request) {
 		writeJSON(w, sources.changesAbout(r.URL.Query()))
 	})
+	mux.HandleFunc("GET /debug/troubleshoot/{cluster}", sources.serveDiagnoses)
 	mux.HandleFunc("GET /debug/streams", serveCached(sources.Discovery.Streams))
 	mux.HandleFunc("GET /debug/digests", serveCached(sources.newDigestsPage))
 	mux.HandleFunc("GET /debug/services/{namespace}/{name}", sources.serveService)
@@ -110,6 +112,21 @@ func (s *Sources) serveExplanation(w http.ResponseWriter, r *http.Request) {
 		explanation.Changes = append(explanation.Changes, change.At.UTC().Format(time.RFC3339)+" "+change.Text)
 	}
 	writeJSON(w, explanation)
+}
+
+// serveDiagnoses goes the way to a cluster step by step.
+func (s *Sources) serveDiagnoses(w http.ResponseWriter, r *http.Request) {
+	name := r.PathValue("cluster")
+	diagnoses, err := s.Registry.Diagnose(r.Context(), name)
+	switch {
+	case errors.Is(err, cluster.ErrUnknownCluster):
+		text := fmt.Sprintf("no cluster %s is linked, so there is nothing to try: see its Link", name)
+		http.Error(w, text, http.StatusNotFound)
+	case err != nil:
+		http.Error(w, err.Error(), http.StatusTooManyRequests)
+	default:
+		writeJSON(w, diagnoses)
+	}
 }
 
 // explainedChanges is how many an explanation has at most.
