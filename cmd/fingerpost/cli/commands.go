@@ -16,7 +16,7 @@ func Commands(version string) []*cobra.Command {
 	return []*cobra.Command{
 		changesCommand(version), clustersCommand(version), drainCommand(version), endpointsCommand(version),
 		explainCommand(version), linkCommand(version), metricsCommand(version), profileCommand(version),
-		releaseCommand(version), streamsCommand(version), trafficCommand(version), troubleshootCommand(version),
-		undrainCommand(version), versionCommand(version),
+		releaseCommand(version), reportCommand(version), streamsCommand(version), trafficCommand(version),
+		troubleshootCommand(version), undrainCommand(version), versionCommand(version),
 	}
 }
