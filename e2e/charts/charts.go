@@ -89,6 +89,9 @@ func Manifest(objects ...*unstructured.Unstructured) []byte {
 	return b.Bytes()
 }
 
+// Renews reports whether a role is there to renew tokens: no server needs it.
+func Renews(role *unstructured.Unstructured) bool { return strings.HasSuffix(role.GetName(), "-renew") }
+
 // An Installation is a chart in a cluster.
 type Installation struct {
 	Objects  []*unstructured.Unstructured
@@ -123,6 +126,9 @@ func install(ctx context.Context, c *controlplane.Cluster, chart, namespace, set
 	for _, o := range objects {
 		switch o.GetKind() {
 		case "ClusterRole", "Role":
+			if Renews(o) && chart == Server { // with an account of its own
+				continue
+			}
 			rules, err := Rules(o)
 			if err == nil {
 				err = c.AwaitRules(ctx, account, o.GetNamespace(), rules)

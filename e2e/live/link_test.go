@@ -101,7 +101,7 @@ data: {values: "identityTrustDomain: west.example\nclusterDomain: west.local"}
 		t.Errorf("a rotation withdraws %v", removed)
 	}
 
-	// The account may create tokens of itself, as docs/cli.md has it: what renews them needs nothing else there.
+	// The account may create tokens of itself, as chart fingerpost-link lets it: renewal needs nothing else there.
 	for _, args := range [][]string{
 		{
 			"create", "role", "fingerpost-link-renew", "--verb=create", "--resource=serviceaccounts/token",

@@ -154,6 +154,37 @@ func TestCommands(t *testing.T) {
 	}
 }
 
+// A fleet takes as many commands as the page says, whatever a loop repeats counted each time: those of its section are
+// all that there are.
+func TestFleetCommands(t *testing.T) {
+	const clusters, most = 20, 45
+	_, section, _ := strings.Cut(read(t, root+"/docs/fleets.md"), "\n## A fleet is a file\n")
+	section, _, _ = strings.Cut(section, "\n## ")
+	var block strings.Builder
+	for i, part := range strings.Split(section, "```") {
+		if text, isShell := strings.CutPrefix(part, "\n"); isShell && i%2 == 1 {
+			block.WriteString(text)
+		}
+	}
+
+	total, times := 0, 1
+	for line := range strings.Lines(block.String()) {
+		switch line = strings.TrimSpace(line); {
+		case strings.HasPrefix(line, "for "):
+			times = clusters
+		case line == "done":
+			times = 1
+		default:
+			total += times
+		}
+	}
+	said := fmt.Sprintf("For %d clusters that all read each other these are %d commands and %d Links",
+		clusters, total, clusters*(clusters-1))
+	if total > most || total < clusters || !strings.Contains(section, said) {
+		t.Errorf("the page does not say: %s; there may be %d", said, most)
+	}
+}
+
 // unknownFlag returns a flag of a command of fingerpost that its help does not have. helps are those that
 // were read, by command.
 func unknownFlag(t *testing.T, binary, command string, helps map[string]string) string {

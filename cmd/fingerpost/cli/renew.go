@@ -3,21 +3,17 @@ package cli
 import (
 	"cmp"
 	"context"
-	_ "embed"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
-	"regexp"
 	"slices"
 	"strings"
 	"sync"
-	"text/template"
 	"time"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -39,9 +35,6 @@ type renewer struct {
 	namespaces []string
 	duration   time.Duration // of new tokens; 0 for that of the old one
 	hosts      links.Hosts
-	image      string
-	schedule   string
-	manifest   bool
 	force      bool
 	allowed    string
 }
@@ -52,21 +45,18 @@ func linkRenewCommand(version string) *cobra.Command {
 		Use:   "renew [NAME...]",
 		Short: "Replace tokens of linked clusters that are past half of their life",
 		Long: `Replace tokens of linked clusters that are past half of their life, in the Secrets of this cluster
-(--context), or in those of the named clusters only. It is to be run by a CronJob: --manifest
-prints one, with the permissions that it needs here.
+(--context), or in those of the named clusters only. A CronJob of chart fingerpost runs it, unless
+tokenRenewal.enabled is false.
 
 A new token is of the same ServiceAccount as the old one, and is created with the old one: in the
-linked cluster the account must be permitted to create tokens of itself. The Secret is replaced
+linked cluster the account must be permitted to create tokens of itself, as chart fingerpost-link
+permits it. The Secret is replaced
 only if it has not changed meanwhile. Clients of Fingerpost notice nothing: the old token is used
 until the new one works. Tokens without an end and client certificates are left as they are.`,
-		Example: `  fingerpost link renew
-  fingerpost link renew --manifest | kubectl apply -f -`,
+		Example: "  fingerpost link renew\n  fingerpost link renew west --force --context east",
 		RunE: func(cmd *cobra.Command, names []string) error {
 			if err := renewer.validate(); err != nil {
 				return usageError(cmd, err)
-			}
-			if renewer.manifest {
-				return renewer.printCronJob(cmd, names)
 			}
 			return renewer.run(cmd, names)
 		},
@@ -75,22 +65,15 @@ until the new one works. Tokens without an end and client certificates are left 
 	fs := cmd.Flags()
 	groupFlags(fs, renewer.addKubeFlags)
 
-	fs.StringSliceVarP(&renewer.namespaces, "namespace", "n", []string{chartPreset},
-		"namespaces of the Secrets: those of Links, and of labelled Secrets that of the mesh's control plane")
+	fs.StringSliceVarP(&renewer.namespaces, "namespace", "n", nil,
+		"namespaces of the Secrets; empty for those in which the cluster's Fingerpost reads Links and labelled Secrets")
 	fs.DurationVar(&renewer.duration, "token-duration", 0,
 		"how long new tokens are valid, at least 10m; 0 for as long as the old ones")
 	renewer.hosts.InCluster = os.Getenv("KUBERNETES_SERVICE_HOST") != ""
 	fs.StringVar(&renewer.allowed, "allow-kubeconfig-hosts", "", "hosts of kubeconfigs, as for 'fingerpost serve'")
 	fs.BoolVar(&renewer.force, "force", false, "replace tokens of any age that end")
-	fs.BoolVar(&renewer.manifest, "manifest", false, "print a CronJob that runs this command, and renew nothing")
-	fs.StringVar(&renewer.image, "image", "",
-		"image of the CronJob; empty for that of this version, if it is a release")
-	fs.StringVar(&renewer.schedule, "schedule", "*/15 * * * *", "when the CronJob runs")
 	return cmd
 }
-
-// release is the version of a binary for which there is an image, with the number alone as its tag.
-var release = regexp.MustCompile(`^v?([0-9]+\.[0-9]+\.[0-9]+)$`)
 
 // validate checks the flags, and reads what they hold.
 func (r *renewer) validate() (err error) {
@@ -100,36 +83,21 @@ func (r *renewer) validate() (err error) {
 	if r.hosts.Allowed, err = links.ParseHosts(r.allowed); err != nil {
 		return fmt.Errorf("--allow-kubeconfig-hosts: %w", err)
 	}
-	if len(r.namespaces) == 0 {
-		return errors.New("--namespace names no namespace")
-	}
-
 	for _, namespace := range r.namespaces {
 		if len(validation.ValidateNamespaceName(namespace, false)) > 0 {
 			return fmt.Errorf("--namespace: %q names no namespace", namespace)
 		}
-	}
-
-	if r.manifest && r.image == "" {
-		version := release.FindStringSubmatch(r.version)
-		if version == nil {
-			return fmt.Errorf("--image is needed: version %s of this binary is no release", r.version)
-		}
-		r.image = "ghcr.io/fingerpost/fingerpost:" + version[1]
 	}
 	return nil
 }
 
 // run renews the tokens of all Secrets. What fails for one does not keep the others from being renewed.
 func (r *renewer) run(cmd *cobra.Command, names []string) error {
-	config, err := r.RESTConfig()
+	_, client, err := r.connect()
 	if err != nil {
 		return err
 	}
-
-	config.Timeout = requestTimeout
-	client, err := kubernetes.NewForConfig(config)
-	if err != nil {
+	if err := r.findNamespaces(cmd.Context(), client); err != nil {
 		return err
 	}
 	secrets, failed := r.secrets(cmd.Context(), client)
@@ -160,6 +128,24 @@ func (r *renewer) run(cmd *cobra.Command, names []string) error {
 		failed = errors.Join(failed, WithExitCode(ExitNotFound, fmt.Errorf("no Secret is of cluster %q", name)))
 	}
 	return failed
+}
+
+// findNamespaces sets the namespaces, unless a flag does, to those that the installation reads.
+func (r *renewer) findNamespaces(ctx context.Context, client kubernetes.Interface) error {
+	if len(r.namespaces) > 0 {
+		return nil
+	}
+	installed, err := findInstallation(ctx, client, "")
+	if err == nil && installed == nil {
+		err = errors.New("there is no Deployment of Fingerpost")
+	}
+	if err != nil {
+		return fmt.Errorf("in which namespaces are the Secrets? Set --namespace: %w", err)
+	}
+
+	all := []string{cmp.Or(installed.linkNamespace, chartPreset), cmp.Or(installed.controllerNamespace, linkerdPreset)}
+	r.namespaces = slices.Compact(all)
+	return nil
 }
 
 // secrets returns the Secrets with kubeconfigs; those of other namespaces also if one cannot be listed.
@@ -274,22 +260,4 @@ func replaceToken(kubeconfig []byte, token string) ([]byte, error) {
 	}
 	config.AuthInfos[config.Contexts[config.CurrentContext].AuthInfo].Token = token
 	return writeKubeconfig(config)
-}
-
-//go:embed renew.yaml
-var cronJobText string
-
-var cronJob = template.Must(template.New("renew.yaml").Parse(cronJobText))
-
-// printCronJob prints a CronJob that runs this command, and the permissions that it needs in this cluster.
-func (r *renewer) printCronJob(cmd *cobra.Command, names []string) error {
-	args := append([]string{"link", "renew", "--namespace=" + strings.Join(r.namespaces, ",")}, names...)
-	cmd.Flags().Visit(func(f *pflag.Flag) {
-		if f.Name == "token-duration" || f.Name == "allow-kubeconfig-hosts" {
-			args = append(args, "--"+f.Name+"="+f.Value.String())
-		}
-	})
-	return cronJob.Execute(cmd.OutOrStdout(), map[string]any{
-		"Home": r.namespaces[0], "Namespaces": r.namespaces, "Args": args, "Schedule": r.schedule, "Image": r.image,
-	})
 }

@@ -3,10 +3,13 @@ package cli
 import (
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -17,6 +20,7 @@ import (
 	authenticationv1 "k8s.io/api/authentication/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/scheme"
@@ -205,64 +209,91 @@ func TestLinkRenew(t *testing.T) {
 	}
 }
 
-// The CronJob runs what renews tokens, with the permissions that this takes.
-func TestLinkRenewManifest(t *testing.T) {
-	out, err := fingerpost(t, "link", "renew", "old", "--manifest", "--image", "a.example/b:c", "-n", "linkerd",
-		"--schedule", "0 * * * *")
+// The CronJob of the chart runs what renews tokens, in the namespace whose Secrets its account may list and update.
+func TestLinkRenewByChart(t *testing.T) {
+	text, err := os.ReadFile("../../../tools/chart/testdata/drop-in.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}
-	objects := map[string]string{}
-	for text := range strings.SplitSeq(out, "---\n") {
+	var job batchv1.CronJob
+	var role rbacv1.Role
+	for document := range strings.SplitSeq(string(text), "\n---\n") {
 		var kind metav1.TypeMeta
-		if err := yaml.UnmarshalStrict([]byte(text), &kind); kind.Kind == "" {
+		var named metav1.PartialObjectMetadata
+		err := errors.Join(yaml.Unmarshal([]byte(document), &kind), yaml.Unmarshal([]byte(document), &named))
+		switch {
+		case err != nil:
+			t.Fatal(err)
+		case kind.Kind == "CronJob":
+			err = yaml.UnmarshalStrict([]byte(document), &job)
+		case kind.Kind == "Role" && strings.HasSuffix(named.Name, "-renew"):
+			err = yaml.UnmarshalStrict([]byte(document), &role)
+		}
+		if err != nil {
 			t.Fatal(err)
 		}
-		objects[kind.Kind] = text
 	}
-	var job batchv1.CronJob
-	if err := yaml.UnmarshalStrict([]byte(objects["CronJob"]), &job); err != nil || job.Spec.Schedule != "0 * * * *" {
-		t.Errorf("%v\n%s", err, objects["CronJob"])
-	}
-	for _, kind := range []string{"ServiceAccount", "Role", "RoleBinding"} {
-		if !strings.Contains(objects[kind], "namespace: linkerd") {
-			t.Errorf("no %s in namespace linkerd:\n%s", kind, out)
-		}
-	}
+
 	linked := newLinkedServer(t)
 	local := &secretServer{t: t, updated: map[string]corev1.Secret{}, secrets: []corev1.Secret{
 		secretOf(t, "old", linked, jwt("system:serviceaccount:mc:reader", 2*time.Hour, time.Hour)),
-		secretOf(t, "other", linked, jwt("system:serviceaccount:mc:reader", 2*time.Hour, time.Hour)),
 	}}
-	server := httptest.NewServer(local)
+	var listed []string
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		namespace, _, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, "/api/v1/namespaces/"), "/")
+		if r.Method == http.MethodGet {
+			listed = append(listed, namespace)
+			r.URL.Path = strings.Replace(r.URL.Path, namespace, "linkerd", 1) // that of the Secrets of tests
+		}
+		local.ServeHTTP(w, r)
+	}))
 	defer server.Close()
+
 	args := job.Spec.JobTemplate.Spec.Template.Spec.Containers[0].Args
-	out, err = fingerpost(t, append(slices.Clone(args), "--kubeconfig", cmdtest.WriteKubeconfig(t, server.URL))...)
-	if err != nil || len(local.updated) != 1 {
-		t.Errorf("%q renews %d Secrets: %v\n%s", args, len(local.updated), err, out)
+	out, err := fingerpost(t, append(slices.Clone(args), "--kubeconfig", cmdtest.WriteKubeconfig(t, server.URL))...)
+	if err != nil || len(local.updated) != 1 || !slices.Equal(listed, []string{role.Namespace}) {
+		t.Errorf("%q lists Secrets of %v, and renews %d: %v\n%s", args, listed, len(local.updated), err, out)
+	}
+	secrets := rbacv1.PolicyRule{Verbs: []string{"list", "update"}, APIGroups: []string{""}}
+	secrets.Resources = []string{"secrets"}
+	if diff := cmp.Diff([]rbacv1.PolicyRule{secrets}, role.Rules); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
 
-// No CronJob is printed that could not run: one of a flag that it refuses, or of an image that does not exist.
-func TestLinkRenewManifestThatCannotRun(t *testing.T) {
-	for _, c := range []struct{ version, flags, want, refused string }{
-		{version: "v1.2.3", want: `image: "ghcr.io/fingerpost/fingerpost:1.2.3"`},
-		{version: "1.2.3", flags: "--image a.example/b", want: `image: "a.example/b"`},
-		{version: "1.2.3", flags: "--token-duration 5m", refused: "--token-duration 5m0s is too short"},
-		{version: "1.2.3", flags: "--allow-kubeconfig-hosts /", refused: "--allow-kubeconfig-hosts: "},
-		{version: "1.2.3", flags: "--namespace=", refused: "--namespace names no namespace"},
-		{version: "development", refused: "--image is needed: version development of this binary is no release"},
-		{version: "1.2.3-4-g8d1916d", refused: "--image is needed"},
+// The Secrets are those of the namespaces that the installation reads, unless flags name others.
+func TestLinkRenewFindsNamespaces(t *testing.T) {
+	both := deployments([]string{"serve", "-link-namespace=mc", "-controller-namespace=linkerd"})
+	one := deployments([]string{"serve", "-link-namespace=linkerd", "-controller-namespace=linkerd"})
+	for name, c := range map[string]struct {
+		objects map[string]any
+		args    string
+		want    string
+	}{
+		"both":             {both, "", "^list Secrets in namespace mc: .* list Secrets in namespace linkerd: "},
+		"one and the same": {one, "", "^list Secrets in namespace linkerd: [^L]*$"},
+		"flags":            {both, "-n a,b", "^list Secrets in namespace a: .* list Secrets in namespace b: "},
+		"no installation":  {deployments(), "", "Set --namespace: there is no Deployment of Fingerpost"},
 	} {
-		args := append([]string{"link", "renew", "--manifest"}, strings.Fields(c.flags)...)
-		root := cmdtest.Root(Commands(c.version), args...)
-		Prepare(root, "fingerpost")
-		out, err := cmdtest.Execute(t, root)
-		if (c.refused == "") != (err == nil) || !strings.Contains(out, c.want) {
-			t.Errorf("%s %s: %v\n%s", c.version, c.flags, err, out)
+		kubeconfig := kubeconfigOf(t, map[string]map[string]any{"east": c.objects})
+		args := []string{"link", "renew", "--kubeconfig", kubeconfig, "--context", "east"}
+		out, err := fingerpost(t, append(args, strings.Fields(c.args)...)...)
+		if got := strings.ReplaceAll(fmt.Sprint(err), "\n", " "); !regexp.MustCompile(c.want).MatchString(got) {
+			t.Errorf("%s: %s, want %s\n%s", name, got, c.want, out)
 		}
-		if err != nil && (ExitCode(err) != ExitUsage || !strings.Contains(err.Error(), c.refused)) {
-			t.Errorf("%s %s: %v, want %s", c.version, c.flags, err, c.refused)
+	}
+}
+
+// What is wrong with a flag is a wrong command line.
+func TestLinkRenewUsage(t *testing.T) {
+	for flags, want := range map[string]string{
+		"--token-duration 5m":        "--token-duration 5m0s is too short",
+		"--allow-kubeconfig-hosts /": "--allow-kubeconfig-hosts: ",
+		"--namespace a,A":            `--namespace: "A" names no namespace`,
+	} {
+		_, err := fingerpost(t, append([]string{"link", "renew"}, strings.Fields(flags)...)...)
+		if ExitCode(err) != ExitUsage || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", flags, err)
 		}
 	}
 }
