@@ -226,9 +226,9 @@ func steadySkew(old, measured time.Duration) time.Duration {
 func skewText(skew time.Duration) string {
 	switch {
 	case skew > 0:
-		return skew.String() + " ahead"
+		return skew.String() + " ahead of this replica's"
 	case skew < 0:
-		return skew.Abs().String() + " behind"
+		return skew.Abs().String() + " behind this replica's"
 	default:
 		return ""
 	}

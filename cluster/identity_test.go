@@ -245,14 +245,17 @@ func TestClockSkew(t *testing.T) {
 			{0, ""},
 			{8 * time.Second, ""},
 			{-8 * time.Second, ""},
-			{5 * time.Minute, "5m0s ahead"},
-			{5*time.Minute + 3*time.Second, "5m0s ahead"},
-			{5*time.Minute + 7*time.Second, "5m7s ahead"},
+			{5 * time.Minute, "5m0s ahead of"},
+			{5*time.Minute + 3*time.Second, "5m0s ahead of"},
+			{5*time.Minute + 7*time.Second, "5m7s ahead of"},
 			{-time.Minute, "59s behind"}, // the date has whole seconds
 			{0, ""},
 		} {
 			server.Skew(c.skew)
 			w.wait(10 * time.Second)
+			if c.want != "" {
+				c.want += " this replica's"
+			}
 			if got := w.status().ClockSkew; got != c.want {
 				t.Errorf("a clock that is %s ahead is %q, want %q", c.skew, got, c.want)
 			}

@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -71,7 +72,7 @@ func (s *statusProblems) addContact() {
 		if s.now.Sub(s.Since) > patience {
 			severity = problem.Urgent
 		}
-		text := "the cluster was never synced"
+		text := "the cluster is not synced yet"
 		if reason := cmp.Or(why, lineOf(s.Credentials)); reason != "" {
 			text += ": " + reason
 		}
@@ -137,8 +138,8 @@ func (s *statusProblems) addCredentials() {
 	p.Repeats = refused || s.Source == ""
 	switch {
 	case !refused && s.Source != "":
-		p.Affected = "those before them stay in use, of " + s.Source + s.untilExpiry()
-	case !refused:
+		p.Affected = "the previous credentials, of " + s.Source + ", are still in use" + s.untilExpiry()
+	case !refused && !errors.Is(failed, errNoAccess):
 		p.Affected = s.InUse()
 	case !s.Expires.IsZero() && !s.now.Before(s.Expires):
 		p.Remedy = "" // as of those that have expired
@@ -194,8 +195,8 @@ func (s *statusProblems) addMismatches() {
 	s.addAnchorsExpire()
 
 	if s.ClockSkew != "" {
-		s.add(problem.ClockSkew, problem.Warning, fmt.Sprintf(
-			"compared with ours its clock is %s", s.ClockSkew)).Affected = "tokens and Leases depend on clocks"
+		p := s.add(problem.ClockSkew, problem.Warning, "its clock is "+s.ClockSkew)
+		p.Affected = "the lifetimes of tokens and Leases depend on clocks"
 	}
 }
 
@@ -258,7 +259,7 @@ func (s *statusProblems) addSlices() {
 	if s.LeftTo != "" {
 		p := s.add(problem.LeftTo, problem.Warning,
 			"EndpointSlices here with endpoints of "+s.Name+" are written by "+s.LeftTo)
-		p.Affected = "that Lease is older than ours, so that they follow what that installation knows"
+		p.Affected = "that Lease is the older one, so that they follow what that installation knows"
 		return
 	}
 	if n := s.LeftOut.Excess; n > 0 {
@@ -350,7 +351,7 @@ func (s *statusProblems) addWriting() {
 		class, affected = problem.ReadOnly, "the Link asks for slices in the cluster, and none are written"
 	case s.Writing.State == ReadOnly:
 		class, severity = problem.ReadOnly, problem.Information
-		affected = "discovery goes on, and nothing is written into the cluster"
+		affected = "discovery is not affected, and nothing is written into the cluster"
 	case s.Writing.Problem == "":
 		return
 	}

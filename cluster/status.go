@@ -36,7 +36,7 @@ type Status struct {
 	// cannot hand it over now.
 	AskingPeers bool `json:"askingPeers,omitempty"`
 
-	ClockSkew  string `json:"clockSkew,omitempty"`  // such as "5m0s ahead"; empty up to 10 s
+	ClockSkew  string `json:"clockSkew,omitempty"`  // such as "5m0s ahead of this replica's"; empty up to 10 s
 	Slices     bool   `json:"slices,omitempty"`     // its Link asks for slices in it
 	OverBudget string `json:"overBudget,omitempty"` // what of it its budget refuses; empty for nothing
 

@@ -190,7 +190,7 @@ func retryAfter(err error, failures int, another bool) time.Duration {
 }
 
 // errNoAccess is that of a cluster whose Link or Secret has to be mended: its Spec changes then.
-var errNoAccess = errors.New("there are no credentials that can be used")
+var errNoAccess = errors.New("no usable credentials")
 
 // tryAccesses uses the first access that works. If none does it returns an error, and the engagement in use
 // stays. It returns [context.Canceled] if ctx ended or the Spec was superseded before it was finished.

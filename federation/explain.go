@@ -42,10 +42,10 @@ const (
 // String returns the reason in a few words.
 func (r Reason) String() string {
 	return [...]string{
-		"kept", "cluster not synced yet", "cluster not linked", "no such Service", "ExternalName",
+		"included", "cluster not synced yet", "cluster not linked", "no such Service", "ExternalName",
 		"port not declared", "no endpoints", "port not in slice", "not ready", "other hostname", "IPv6 off",
 		"not a Pod, Service is Local", "other node, Service is Local",
-		"lower tier", "drained", "stale, last", "over its share", "hinted for other zones",
+		"lower tier", "drained", "stale, last", "over its share", "topology hints: other zone",
 		"reached over IPv6", "duplicate",
 	}[r]
 }

@@ -53,7 +53,7 @@ func (e *MissingPermissions) Error() string {
 	for _, p := range e.All {
 		all = append(all, p.String())
 	}
-	return "the credentials do not permit writing: grant " + strings.Join(all, ", and ")
+	return "permissions are missing: grant " + strings.Join(all, ", and ")
 }
 
 // IsMissingPermissions reports whether an error is, or wraps, a [MissingPermissions].

@@ -129,7 +129,7 @@ var classes = map[Class]classInfo{
 		"Trust anchors of {name} expire", "add a new one to the bundle of every cluster, and then sign with it",
 		clustersCommand, anchors,
 	},
-	ClockSkew:  {"The clock of {name} is off", "set both by NTP", clustersCommand, conditions},
+	ClockSkew:  {"The clock of {name} is off", "synchronise both (NTP)", clustersCommand, conditions},
 	OverBudget: {"{name} publishes more than its budget", "", clustersCommand, budget},
 	LeftTo: {
 		"Slices with endpoints of {name} are written by another installation",
@@ -156,7 +156,7 @@ var classes = map[Class]classInfo{
 	Incomplete: {"Not everything is written into {name}", "", clustersCommand, noWriter},
 	NotWritten: {"Objects are not written into {name}", "", clustersCommand, notWritten},
 	SecretAlone: {
-		"A labelled Secret alone links {name}",
+		"{name} is linked by a Secret only",
 		"if the Link was deleted to unlink the cluster, delete the Secret as well", "kubectl get links -A",
 		"checks.md#every-cluster-has-its-link",
 	},

@@ -18,7 +18,7 @@ func TestProblem(t *testing.T) {
 	if p := all[0]; p.Title != "Link mesh/it's: Other" || p.Command != `kubectl -n mesh describe link 'it'\''s'` {
 		t.Errorf("%+v", p)
 	}
-	if got := all[1].Message(); got != "its clock is off; tokens depend on it; set both by NTP" {
+	if got := all[1].Message(); got != "its clock is off; tokens depend on it; synchronise both (NTP)" {
 		t.Error(got)
 	}
 

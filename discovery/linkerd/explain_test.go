@@ -83,7 +83,7 @@ func TestExplainTellsWhatAStreamHolds(t *testing.T) {
 		}
 		if diff := cmp.Diff(map[string]string{
 			"10.1.0.0:8080": "not ready, weight 0, held by [1]",
-			"10.1.0.1:8080": "kept, weight 10000, held by [1]",
+			"10.1.0.1:8080": "included, weight 10000, held by [1]",
 			"10.1.0.2:8080": "no cluster publishes it at this port any more, weight 0, held by [1]",
 		}, got); diff != "" {
 			t.Error(diff)
@@ -93,7 +93,7 @@ func TestExplainTellsWhatAStreamHolds(t *testing.T) {
 		if x, err = server.Explain(streamtest.Path, serving.Client{Node: "n1"}); err != nil {
 			t.Fatal(err)
 		}
-		if c := x.Claims[0]; c.Weight != 10*federation.Weight || c.Why != "kept, in the client's zone" ||
+		if c := x.Claims[0]; c.Weight != 10*federation.Weight || c.Why != "included, in the client's zone" ||
 			len(x.Streams) != 0 {
 			t.Errorf("a client in the zone: %+v", x)
 		}

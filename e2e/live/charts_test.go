@@ -623,7 +623,7 @@ func (c *charted) misses(r *right, log *logged) error {
 	case r.kind == "tokenreviews.authentication.k8s.io":
 		return c.logs(log, "Other replicas get nothing from this one", "grant create on "+r.kind)
 	case r.kind == "links/status.multicluster.linkerd.io":
-		return c.logs(log, "cannot be written: the credentials do not permit writing: grant patch on links/status")
+		return c.logs(log, "cannot be written: permissions are missing: grant patch on links/status")
 	case r.kind == "events.events.k8s.io" && r.verb == "create":
 		return c.logs(log, `cannot create resource \"events\"`)
 	case r.kind == "events.events.k8s.io":

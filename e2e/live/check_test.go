@@ -204,15 +204,15 @@ spec: {ports: [{port: 80}]}
 	w.state(north, "Stale", 15*time.Second)
 	faults := []struct{ name, want, part string }{
 		{
-			"expired token", "error fingerpost-clusters/the newest credentials of south are in use",
+			"expired token", "error fingerpost-clusters/the newest credentials of south work",
 			"refuses the credentials (401)",
 		},
 		{
-			"missing right", "error fingerpost-clusters/the newest credentials of west are in use",
+			"missing right", "error fingerpost-clusters/the newest credentials of west work",
 			"refuses to watch endpointslices.discovery.k8s.io",
 		},
 		{
-			"wrong trust domain", "error fingerpost-clusters/west is the cluster that it should be",
+			"wrong trust domain", "error fingerpost-clusters/west has the expected identity",
 			"end in elsewhere.example, and clients get cluster.local",
 		},
 		{
@@ -220,7 +220,7 @@ spec: {ports: [{port: 80}]}
 			"away from this one: tokens and Leases depend on clocks",
 		},
 		{
-			"duplicate cluster name", "error fingerpost-links/the conditions of Link check/west-again hold",
+			"duplicate cluster name", "error fingerpost-links/all conditions of Link check/west-again are True",
 			"Conflict: Link check/west links west already",
 		},
 		{"half-made mirror", "error fingerpost-services/no mirrored or federated Service", "check/web-west"},

@@ -42,7 +42,7 @@ func (w *world) prints(claimed time.Duration, want []string, args ...string) {
 	})
 }
 
-// A client's addresses are explained as they come and go: whose they are, why they are kept, and which the
+// A client's addresses are explained as they come and go: whose they are, why they are included, and which the
 // client was sent.
 func TestExplain(t *testing.T) {
 	w := newWorld(t, "explain", 2)
@@ -63,7 +63,7 @@ func TestExplain(t *testing.T) {
 		"--kubeconfig", "/dev/null",
 	}
 	w.prints(3*time.Second, []string{
-		"for explain/cart on node n: 5 addresses", "holds 5 addresses", "+ 192.0.2.78:8080 west", "yes kept",
+		"for explain/cart on node n: 5 addresses", "holds 5 addresses", "+ 192.0.2.78:8080 west", "yes included",
 	}, explain...)
 
 	w.claim(w.Local, shared)
@@ -71,20 +71,20 @@ func TestExplain(t *testing.T) {
 		"- 192.0.2.78:8080 west", "duplicate: east/explain/web", "it is of this cluster", "5 addresses",
 	}, explain...)
 	w.do(west.Proxy.Silence())
-	w.prints(15*time.Second, []string{"kept, its cluster is Stale", "it is of this cluster"}, explain...)
+	w.prints(15*time.Second, []string{"included, its cluster is Stale", "it is of this cluster"}, explain...)
 	w.prints(time.Second, []string{"west Stale"}, "clusters", "west", "--debug-addr", w.Server.Debug)
 	w.do(west.Proxy.Pass())
 	w.state(west, "Live", 5*time.Second)
 
 	for authority, want := range map[string]string{
 		// Only a part of another Service must declare its ports.
-		strings.Replace(w.Authority(mesh.Service), "8080", "81", 1):   "kept",
+		strings.Replace(w.Authority(mesh.Service), "8080", "81", 1):   "included",
 		strings.Replace(w.Authority(mesh.Federated), "8080", "81", 1): "port 81 not declared",
 	} {
 		w.prints(time.Second, []string{want}, "explain", authority, "--debug-addr", w.Server.Debug)
 	}
 	for authority, want := range map[string]string{
-		w.Authority("nobody"): "but: NotFound: Service explain/nobody not found",
+		w.Authority("nobody"): "error: NotFound: Service explain/nobody not found",
 		"explain/nobody":      "no Service explain/nobody in cluster",
 	} {
 		out, err := w.run("explain", authority, "--debug-addr", w.Server.Debug)

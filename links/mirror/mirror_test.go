@@ -302,7 +302,7 @@ func TestForbidden(t *testing.T) {
 		f.home.Deny("create", "services", true)
 		f.run()
 		f.wants("")
-		f.mirroring("east", "False Forbidden: the credentials do not permit writing: grant create on services in namespace shop")
+		f.mirroring("east", "False Forbidden: permissions are missing: grant create on services in namespace shop")
 		if got := f.status("east", "mirrorServices"); strings.Count(got, "False Error") != 20 {
 			t.Errorf("status %s", got)
 		}

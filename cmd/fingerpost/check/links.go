@@ -61,7 +61,7 @@ func (e *environment) linkChecks(known *knownReplicas) (checks []check) {
 	for _, name := range slices.Sorted(maps.Keys(all)) {
 		link := all[name][0].Page
 		checks = append(checks,
-			linkCategory.retried("the conditions of Link "+name+" hold", "conditions-of-a-link-hold",
+			linkCategory.retried("all conditions of Link "+name+" are True", "conditions-of-a-link-are-true",
 				func(context.Context) error { return known.checkConditions(link) }),
 			linkCategory.retried("the Services that Link "+name+" selects are mirrored", "services-are-mirrored",
 				func(context.Context) error { return known.checkMirrored(link, known.links()[name]) }))

@@ -299,11 +299,11 @@ func (k *knownReplicas) clusterChecks() (checks []check) {
 		checks = append(checks,
 			clusterCategory.retried(name+" is in contact", "a-cluster-is-in-contact",
 				k.ofCluster(name, problem.Connecting, problem.Suspect, problem.Stale)),
-			clusterCategory.retried("the newest credentials of "+name+" are in use", "credentials-are-in-use",
+			clusterCategory.retried("the newest credentials of "+name+" work", "credentials-work",
 				k.ofCluster(name, problem.Credentials, problem.Expired, problem.ExpiresSoon)),
-			clusterCategory.retried("everything in "+name+" may be read", "everything-may-be-read",
+			clusterCategory.retried("all required resources in "+name+" are readable", "required-resources-are-readable",
 				k.ofCluster(name, problem.Forbidden)),
-			clusterCategory.decided(name+" is the cluster that it should be", "a-cluster-is-the-one-that-it-should-be",
+			clusterCategory.decided(name+" has the expected identity", "a-cluster-has-the-expected-identity",
 				k.ofCluster(name, problem.SameCluster, problem.OtherDomain, problem.OtherAnchors, problem.AnchorsExpire,
 					problem.ClockSkew)))
 	}

@@ -200,34 +200,34 @@ func TestChecks(t *testing.T) {
 			west(&w.pages[1]).SameAs = "north"
 			west(&w.pages[1]).ClockSkew = "5m0s ahead"
 		}, []string{
-			"error clusters/west is the cluster that it should be: it is the same cluster as north: their namespaces " +
+			"error clusters/west has the expected identity: it is the same cluster as north: their namespaces " +
 				"kube-system have one UID in replica 1; remove one of the Links, or correct the address in its kubeconfig; " +
-				"compared with ours its clock is 5m0s ahead",
+				"its clock is 5m0s ahead",
 		}},
 		"another trust domain": {func(w *checkWorld) {
 			west(&w.pages[0]).ClockSkew = "1m0s behind"
 			west(&w.pages[1]).TrustDomain, west(&w.pages[1]).Identity.TrustDomain = "a", "b"
 		}, []string{
-			"error clusters/west is the cluster that it should be: identities there end in b, and clients get a",
+			"error clusters/west has the expected identity: identities there end in b, and clients get a",
 		}},
 		"other trust anchors": {func(w *checkWorld) {
 			west(&w.pages[1]).OtherAnchors = "CN=ours"
 			theirs := linkerd.Anchor{Subject: "CN=theirs", NotAfter: time.Now().AddDate(1, 0, 0)}
 			west(&w.pages[1]).Identity.Anchors = []linkerd.Anchor{theirs}
 		}, []string{
-			"error clusters/west is the cluster that it should be: proxies there trust CN=theirs (",
+			"error clusters/west has the expected identity: proxies there trust CN=theirs (",
 		}},
 		"trust anchors that have expired": {func(w *checkWorld) {
 			for i := range w.pages {
 				w.pages[i].Clusters[0].Identity.Anchors = []linkerd.Anchor{{Subject: "CN=root", NotAfter: time.Now()}}
 			}
 		}, []string{
-			"error clusters/east is the cluster that it should be: all trust anchors have expired, so that mTLS fails",
+			"error clusters/east has the expected identity: all trust anchors have expired, so that mTLS fails",
 		}},
 		"a clock that is off": {
 			func(w *checkWorld) { west(&w.pages[0]).ClockSkew = "1m0s behind" },
 			[]string{
-				"warning clusters/west is the cluster that it should be: compared with ours its clock is 1m0s behind",
+				"warning clusters/west has the expected identity: its clock is 1m0s behind",
 			},
 		},
 		"credentials with an end": {func(w *checkWorld) {
@@ -236,8 +236,8 @@ func TestChecks(t *testing.T) {
 			west(&w.pages[1]).Expires = time.Now().Add(30*time.Minute + 20*time.Second)
 			w.pages[1].Clusters[2].Expires = time.Now().Add(-2 * time.Hour)
 		}, []string{
-			"error clusters/the newest credentials of north are in use: the token or certificate has expired at",
-			"warning clusters/the newest credentials of west are in use: the token or certificate expires at",
+			"error clusters/the newest credentials of north work: the token or certificate has expired at",
+			"warning clusters/the newest credentials of west work: the token or certificate expires at",
 		}},
 		"replicas with other Services": {func(w *checkWorld) {
 			w.digests[0] = debug.DigestsPage{"west": {"shop/web": "1", "shop/api": "1"}}
@@ -265,12 +265,12 @@ func TestChecks(t *testing.T) {
 			w.pages[1].Links[0].Own = []problem.Problem{problem.New(
 				problem.Object{Kind: "Link", Namespace: "mesh", Name: "west"}, "No", problem.Urgent, "no")}
 		}, []string{
-			"error clusters/the newest credentials of west are in use: refused in replica 1; no credentials are in use; " +
+			"error clusters/the newest credentials of west work: refused in replica 1; no credentials are in use; " +
 				"put new credentials into the Secret, as 'fingerpost link rotate' prints them",
-			"error clusters/everything in west may be read: the API server refuses to list or watch pods (Forbidden) " +
+			"error clusters/all required resources in west are readable: the API server refuses to list or watch pods (Forbidden) " +
 				"in replica 1; grant get, list and watch",
-			"warning links/the conditions of Link mesh/north hold: TooManySlices: 3 endpoints are in no EndpointSlice",
-			"error links/the conditions of Link mesh/west hold: No: no",
+			"warning links/all conditions of Link mesh/north are True: TooManySlices: 3 endpoints are in no EndpointSlice",
+			"error links/all conditions of Link mesh/west are True: No: no",
 		}},
 		"one replica is not named": {func(w *checkWorld) {
 			w.pages = w.pages[:1]
@@ -333,7 +333,7 @@ func TestChecks(t *testing.T) {
 			west(&w.pages[0]).Writing = cluster.Writing{State: cluster.Standby, Problem: "review permissions: 401"}
 		}, []string{
 			"warning clusters/west is in contact: it is Suspect in replica 0, last contact never: 401",
-			"error clusters/the newest credentials of west are in use: 401 in replica 0; the token or certificate has expired at",
+			"error clusters/the newest credentials of west work: 401 in replica 0; the token or certificate has expired at",
 		}},
 		"conditions that no replica writes": {func(w *checkWorld) {
 			live := []metav1.Condition{{Type: links.Connected, Status: metav1.ConditionTrue}}
@@ -353,7 +353,7 @@ func TestChecks(t *testing.T) {
 		"a Secret without its Link": {func(w *checkWorld) {
 			west(&w.pages[0]).Source, west(&w.pages[0]).Link = "Secret mesh/west", ""
 		}, []string{
-			"warning links/every cluster has its Link: a labelled Secret alone links west (Secret mesh/west); if",
+			"warning links/every cluster has its Link: west is linked by Secret mesh/west only, without a Link; if",
 		}},
 		"Services that are not mirrored": {func(w *checkWorld) {
 			w.pages[1].Links[0].Mirror = &links.MirrorReport{
@@ -382,7 +382,7 @@ func TestChecks(t *testing.T) {
 			"error services/every mirrored and federated Service has a ready endpoint: shop/all (4 streams): none of",
 			"error services/the clusters of all members are linked: shop/all: cluster south",
 			"warning services/every member exists and has the ports of its Service: shop/old: port 80",
-			"warning services/annotations of Services are understood: shop/web: true",
+			"warning services/annotations of Services are valid: shop/web: true",
 		}},
 		"replicas of two versions": {func(w *checkWorld) { w.versions = []string{"test", "v1"} }, []string{
 			"warning replicas/replicas have one version: test in replica 0, v1 in replica 1: if no rollout",
@@ -400,8 +400,8 @@ func TestChecks(t *testing.T) {
 			}}
 		}, []string{
 			"error kubernetes/the API server answers: InternalError; what it would be asked is not checked",
-			"error clusters/everything in west may be read: ",
-			"error links/the conditions of Link mesh/west hold: ",
+			"error clusters/all required resources in west are readable: ",
+			"error links/all conditions of Link mesh/west are True: ",
 		}},
 		"the API server does not answer before an installation": {func(w *checkWorld) {
 			w.api.codes["/version"] = http.StatusInternalServerError

@@ -66,7 +66,7 @@ func (k *knownReplicas) serviceChecks() []check {
 		of("the clusters of all members are linked", "the-clusters-of-members-are-linked", fails, problem.NotLinked),
 		of("every member exists and has the ports of its Service", "a-member-has-the-ports", warns,
 			problem.NoService, problem.NoPort),
-		of("annotations of Services are understood", "annotations-are-understood", warns,
+		of("annotations of Services are valid", "annotations-are-valid", warns,
 			problem.Misread, problem.UnknownCluster, problem.UnknownRegion),
 	}
 }

@@ -178,7 +178,7 @@ func TestExitCodesOfExplain(t *testing.T) {
 		pages := shopPages()
 		pages["/debug/explain"] = discovery.Explanation{Authority: "web.shop", Refused: refused}
 		out, err := fingerpost(t, "explain", "web.shop:80", "--debug-addr", cmdtest.DebugServer(t, pages))
-		if ExitCode(err) != want || refused != "" && !strings.Contains(out, "but: "+refused) {
+		if ExitCode(err) != want || refused != "" && !strings.Contains(out, "error: "+refused) {
 			t.Errorf("%s: exit code %d, want %d: %v\n%s", refused, ExitCode(err), want, err, out)
 		}
 	}

@@ -268,10 +268,10 @@ func firstClause(text string) string {
 // printClusters prints a line for each cluster, and a verdict.
 func printClusters(frame *frame, all replicaClusters, now time.Time) {
 	table := newTable("CLUSTER", "STATE", "REPLICAS", "CONTACT", "SERVICES", "ENDPOINTS", "WRITES",
-		"CREDENTIALS-END", "PROBLEM")
+		"EXPIRES", "PROBLEM")
 	table.keepColumns, table.oneLine = 2, true
-	table.volatile = []string{"CONTACT", "SERVICES", "ENDPOINTS", "CREDENTIALS-END"}
-	table.optional = []string{"WRITES", "SERVICES", "CREDENTIALS-END", "REPLICAS"}
+	table.volatile = []string{"CONTACT", "SERVICES", "ENDPOINTS", "EXPIRES"}
+	table.optional = []string{"WRITES", "SERVICES", "EXPIRES", "REPLICAS"}
 
 	rows := all.summaries()
 	if len(rows) == 0 && len(all.known) > 0 {
@@ -300,7 +300,7 @@ func printClusters(frame *frame, all replicaClusters, now time.Time) {
 			writes(worst, shortName(summary.holder)), ends, text)
 		row.colours["STATE"] = colour
 		if ended {
-			row.colours["CREDENTIALS-END"] = Red
+			row.colours["EXPIRES"] = Red
 		}
 
 		switch {
@@ -367,9 +367,9 @@ func subjectOf(shown []clusterSummary, known int) string {
 // wideTable has a row for each cluster and replica.
 func (all replicaClusters) wideTable(several bool, now time.Time) *table {
 	table := newTable("CLUSTER", "REPLICA", "STATE", "SINCE", "CONTACT", "SERVICES", "PODS", "ENDPOINTS", "WRITES",
-		"CREDENTIALS", "CREDENTIALS-END", "PROBLEM")
+		"CREDENTIALS", "EXPIRES", "PROBLEM")
 	table.keepColumns = 1
-	table.volatile = []string{"SINCE", "CONTACT", "SERVICES", "PODS", "ENDPOINTS", "CREDENTIALS-END"}
+	table.volatile = []string{"SINCE", "CONTACT", "SERVICES", "PODS", "ENDPOINTS", "EXPIRES"}
 	problems := all.problems()
 
 	for _, report := range all.Clusters {

@@ -98,7 +98,7 @@ func TestHealthyClusters(t *testing.T) {
 		}
 	}
 	if diff := cmp.Diff([]string{
-		"CLUSTER       STATE  REPLICAS  CONTACT  SERVICES  ENDPOINTS  WRITES     CREDENTIALS-END  PROBLEM",
+		"CLUSTER       STATE  REPLICAS  CONTACT  SERVICES  ENDPOINTS  WRITES     EXPIRES  PROBLEM",
 		"east (local)  Live   2/2       1s       5         4          tvqp9      —",
 		"cluster-00    Live   2/2       2s       0         0          read-only  29d",
 		"All 2 clusters are Live.",
@@ -261,7 +261,7 @@ func TestWorstClusterFirst(t *testing.T) {
 		Since: noon.Add(-time.Minute),
 	}}})
 	want := []string{
-		"CLUSTER STATE REPLICAS CONTACT SERVICES ENDPOINTS WRITES CREDENTIALS-END PROBLEM",
+		"CLUSTER STATE REPLICAS CONTACT SERVICES ENDPOINTS WRITES EXPIRES PROBLEM",
 		"typo NotLinked 0/1 never 0 0 — — spec.targetClusterName is empty (since 11:59:00)",
 		"cluster-00 Stale 0/2 3m10s 0 0 read-only 29d no answer within 3s (since 11:56:50)",
 		"cluster-04 Suspect 1/2 25h0m 0 0 read-only 29d the API server is not ready (500) (since 2026-07-31)",
@@ -293,7 +293,7 @@ func TestWorstClusterFirst(t *testing.T) {
 	}
 	wide := strings.Join(render(merged(all, []string{"cluster-00"}).wideTable(true, noon), 0), "\n")
 	const problems = "no answer within 3s; the last state is kept; its last state is kept (since 11:56:50); " +
-		"no permission to create endpointslices; discovery goes on"
+		"no permission to create endpointslices; discovery is not affected"
 	if n := strings.Count(wide, problems); n != 2 {
 		t.Errorf("wide has not all problems of both replicas:\n%s", wide)
 	}

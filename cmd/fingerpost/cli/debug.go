@@ -318,9 +318,13 @@ func (r *Replica) fetchBody(ctx context.Context, path string) ([]byte, error) {
 // responseError names what did not respond. At the end of a forwarded port the error's own addresses are
 // those of this host.
 func (r *Replica) responseError(err error) error {
+	if errors.Is(err, context.DeadlineExceeded) {
+		return fmt.Errorf("no response from %s within %s", r.target, pageTimeout)
+	}
 	if r.target == r.Addr {
 		return fmt.Errorf("no response from %s (is it the right address?): %w", r.target, err)
 	}
+
 	if e, is := errors.AsType[*url.Error](err); is {
 		err = e.Err
 	}

@@ -166,19 +166,19 @@ func TestClustersOfReplicas(t *testing.T) {
 	)
 	for args, want := range map[string][]string{
 		"--debug-addr " + a + "," + b: {
-			"CLUSTER STATE REPLICAS CONTACT SERVICES ENDPOINTS WRITES CREDENTIALS-END PROBLEM",
+			"CLUSTER STATE REPLICAS CONTACT SERVICES ENDPOINTS WRITES EXPIRES PROBLEM",
 			"west Stale 1/2 never 0 0 — — timeout", "east (local) Live 2/2 never 0 0 — —",
 			"1 of 2 clusters is not Live. Details: fingerpost clusters west -o wide",
 		},
 		"-o wide --debug-addr " + a + "," + b: {
-			"CLUSTER REPLICA STATE SINCE CONTACT SERVICES PODS ENDPOINTS WRITES CREDENTIALS CREDENTIALS-END PROBLEM",
+			"CLUSTER REPLICA STATE SINCE CONTACT SERVICES PODS ENDPOINTS WRITES CREDENTIALS EXPIRES PROBLEM",
 			"east (local) " + a + " Live — never 0 0 0 — — —",
 			"east (local) " + b + " Live — never 0 0 0 — — —",
 			"west " + a + " Live — never 0 0 0 — — —",
 			"west " + b + " Stale — never 0 0 0 — — — timeout; its last state is kept",
 		},
 		"-o wide west --debug-addr " + b: {
-			"CLUSTER STATE SINCE CONTACT SERVICES PODS ENDPOINTS WRITES CREDENTIALS CREDENTIALS-END PROBLEM",
+			"CLUSTER STATE SINCE CONTACT SERVICES PODS ENDPOINTS WRITES CREDENTIALS EXPIRES PROBLEM",
 			"west Stale — never 0 0 0 — — — timeout; its last state is kept",
 		},
 		"-o name --debug-addr " + a: {"east", "west"},
@@ -218,14 +218,14 @@ func TestExplanationOnANarrowTerminal(t *testing.T) {
 	const addr = "[2001:db8:ffff:ffff:ffff:ffff:ffff:ffff]:18080"
 	x := discovery.Explanation{Authority: "web.shop", Claims: []discovery.Claim{
 		{
-			Addr: addr, Kept: true, Why: "kept, its cluster is Stale", Cluster: "cluster-of-a-long-name",
+			Addr: addr, Kept: true, Why: "included, its cluster is Stale", Cluster: "cluster-of-a-long-name",
 			Slice: "web-vhfw5", Pod: "shop/web-7b9c6d5f4-tvqp9", Zone: "europe-west-1a",
 		},
 		{Addr: "10.1.0.80:8080", Why: "not ready", Cluster: "east", Pod: "shop/web-7b9c6d5f4-9n6s7"},
 	}}
 	for width, header := range map[int]string{
-		0: "ADDRESS CLUSTER SLICE POD ZONE HELD WHY", 80: "ADDRESS CLUSTER HELD WHY",
-		140: "ADDRESS CLUSTER SLICE POD ZONE HELD WHY",
+		0: "ADDRESS CLUSTER SLICE POD ZONE SENT WHY", 80: "ADDRESS CLUSTER SENT WHY",
+		150: "ADDRESS CLUSTER SLICE POD ZONE SENT WHY",
 	} {
 		f := frame{Screen: Screen{width: width}}
 		printExplanation(&f, x, noon)
@@ -255,7 +255,7 @@ func TestExplanationsOfReplicas(t *testing.T) {
 			x.Streams = []discovery.StreamStatus{{ID: stream}}
 		}
 		for _, addr := range kept {
-			x.Claims = append(x.Claims, discovery.Claim{Addr: addr, Kept: true, Why: "kept"})
+			x.Claims = append(x.Claims, discovery.Claim{Addr: addr, Kept: true, Why: "included"})
 		}
 		x.Claims = append(x.Claims, discovery.Claim{Addr: "10.9.9.9:80", Why: replica})
 		return x
@@ -265,7 +265,7 @@ func TestExplanationsOfReplicas(t *testing.T) {
 	over := explanation("a", "", 0, "10.0.0.1:80")
 	over.Notes = []string{"over budget: west"}
 	differs := func(pair string) string {
-		return "but: replicas " + strings.Replace(pair, " ", " and ", 1) + " differ, see 'fingerpost check'"
+		return "warning: replicas " + strings.Replace(pair, " ", " and ", 1) + " differ, see 'fingerpost check'"
 	}
 	for name, c := range map[string]struct {
 		all  []replicaExplanation
@@ -283,7 +283,7 @@ func TestExplanationsOfReplicas(t *testing.T) {
 			},
 			[]string{"replica a", differs("a b"), differs("a c")},
 		},
-		"a cluster is over its budget": {[]replicaExplanation{over}, []string{"but: over budget: west"}},
+		"a cluster is over its budget": {[]replicaExplanation{over}, []string{"note: over budget: west"}},
 		"one refuses": {
 			[]replicaExplanation{explanation("a", "", 0, "10.0.0.1:80"), refused},
 			[]string{"replica a", differs("a b")},
@@ -309,7 +309,7 @@ func TestExplanationsOfReplicas(t *testing.T) {
 		var got []string
 		for _, l := range out.lines {
 			line, _, _ := strings.Cut(strings.TrimSpace(l.text), ", open for")
-			for _, prefix := range []string{"replica ", "stream ", "but: "} {
+			for _, prefix := range []string{"replica ", "stream ", "note: ", "warning: "} {
 				if strings.HasPrefix(line, prefix) {
 					got = append(got, line)
 				}

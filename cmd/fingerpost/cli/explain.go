@@ -27,7 +27,7 @@ func explainCommand(version string) *cobra.Command {
 		SuggestFor: []string{"diagnostics"},
 		Short:      "Explain which endpoints a client gets, and why",
 		Long: `Explain which endpoints a client gets, and why: for each address that a cluster publishes, whether
-it is kept (+) or not (-), the reason, and whether the client's streams were sent it.
+the client gets it (+) or not (-), the reason, and whether its streams were sent it.
 
 ` + authorityHelp + `
 
@@ -159,7 +159,7 @@ func printExplanations(frame *frame, all []replicaExplanation, several bool, now
 	for _, x := range all {
 		if disagree(chosen[0].Explanation, x.Explanation) {
 			frame.printf("")
-			frame.printf("but: replicas %s and %s differ, see 'fingerpost check'", chosen[0].Replica, x.Replica)
+			frame.printf("warning: replicas %s and %s differ, see 'fingerpost check'", chosen[0].Replica, x.Replica)
 		}
 	}
 }
@@ -211,9 +211,12 @@ func printExplanation(frame *frame, explanation discovery.Explanation, now time.
 
 	frame.printf("%s", explanation.Authority)
 	frame.printf("for %s: %s", clientText(explanation.Client), words.Count(kept, "address"))
-	for _, line := range append([]string{explanation.Refused, explanation.Waits}, explanation.Notes...) {
+	if explanation.Refused != "" {
+		frame.printf("error: %s", explanation.Refused)
+	}
+	for _, line := range append([]string{explanation.Waits}, explanation.Notes...) {
 		if line != "" {
-			frame.printf("but: %s", line)
+			frame.printf("note: %s", line)
 		}
 	}
 
@@ -229,7 +232,7 @@ func printExplanation(frame *frame, explanation discovery.Explanation, now time.
 	}
 
 	frame.printf("")
-	table := newTable("", "ADDRESS", "CLUSTER", "SLICE", "POD", "ZONE", "HELD", "WHY")
+	table := newTable("", "ADDRESS", "CLUSTER", "SLICE", "POD", "ZONE", "SENT", "WHY")
 	table.keepColumns, table.whole = 3, []string{"ADDRESS"}
 	table.optional = []string{"SLICE", "POD", "ZONE"}
 

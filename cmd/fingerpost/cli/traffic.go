@@ -65,7 +65,7 @@ func printTraffic(frame *frame, all []clientTraffic, _ bool, _ time.Time) {
 		frame.printf("no policy: all ready endpoints of all clusters are given")
 	}
 	for _, note := range first.Notes {
-		frame.printf("but: %s", note)
+		frame.printf("note: %s", note)
 	}
 
 	frame.printf("")

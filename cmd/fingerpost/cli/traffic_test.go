@@ -35,7 +35,7 @@ func TestTraffic(t *testing.T) {
 		got = append(got, strings.Join(strings.Fields(line), " "))
 	}
 	want := []string{
-		"web.shop:80", "for shop/cart", "but: over budget: west", "",
+		"web.shop:80", "for shop/cart", "note: over budget: west", "",
 		"CLUSTER TIER READY ALL WEIGHT DRAIN SHARE GETS GIVEN WHY",
 		"local 1 2 3 7 0% 93.33% 93.75% 2 preferred", "west 2 3 3 - 5% 6.67% 6.25% 0 over its share",
 	}

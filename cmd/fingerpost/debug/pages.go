@@ -68,7 +68,7 @@ func (p *ClustersPage) FindProblems(now time.Time) {
 	for _, c := range p.withoutLink() {
 		p.Problems = append(p.Problems, problem.OfCluster(
 			c.Name, problem.SecretAlone, problem.Warning,
-			"a labelled Secret alone links "+c.Name+" ("+c.Source+")",
+			c.Name+" is linked by "+c.Source+" only, without a Link",
 		))
 	}
 	if n := p.NotSaved; n.Clusters > 0 {

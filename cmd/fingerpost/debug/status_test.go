@@ -313,7 +313,7 @@ func TestProblemsOfPage(t *testing.T) {
 		got = append(got, fmt.Sprintf("%s %s %s: %s", p.Severity, p.Class, p.Cluster, p.Message()))
 	}
 	want := []string{
-		"Warning SecretAlone north: a labelled Secret alone links north (Secret linkerd/cluster-credentials-north); " +
+		"Warning SecretAlone north: north is linked by Secret linkerd/cluster-credentials-north only, without a Link; " +
 			"if the Link was deleted to unlink the cluster, delete the Secret as well",
 		"Warning NotSaved : that of 2 clusters cannot be saved: the disk is full; a replica that starts while a " +
 			"cluster is unreachable will not have its endpoints",
