@@ -72,6 +72,7 @@ extraObjects:
 podAnnotations: {linkerd.io/inject: enabled}
 podLabels: {role: discovery}
 priorityClassName: system-cluster-critical
+resourceQuota: {enabled: true, pods: 20}
 extraArgs: [-enable-pprof]
 extraEnv: [{name: HTTP2_READ_IDLE_TIMEOUT_SECONDS, value: "5"}]
 extraVolumes: [{name: scratch, emptyDir: {}}]
@@ -570,6 +571,9 @@ func TestRefusals(t *testing.T) {
 		"a network": {
 			server, "{links: {allowHosts: [10.0.0.0/99]}}",
 			"links.allowHosts: 10.0.0.0/99 is neither a name nor an address nor a CIDR",
+		},
+		"a quota for no class": {
+			server, "{resourceQuota: {enabled: true}}", "resourceQuota.enabled is for Pods of priorityClassName, which is empty",
 		},
 		"a port twice": {
 			server, "{ports: {admin: 8086}}", "ports.admin is 8086, which is that of ports.grpc",

@@ -259,6 +259,9 @@ topologySpreadConstraints: {{- toYaml . | nindent 0 }}
 {{- if and (has (toString $v.updateStrategy.maxUnavailable) (list "0" "0%")) (has (toString $v.updateStrategy.maxSurge) (list "0" "0%")) }}
 {{- fail "updateStrategy.maxUnavailable and updateStrategy.maxSurge are both 0: no rollout could begin" }}
 {{- end }}
+{{- if and $v.resourceQuota.enabled (not $v.priorityClassName) }}
+{{- fail "resourceQuota.enabled is for Pods of priorityClassName, which is empty" }}
+{{- end }}
 {{- include "fingerpost.validateFlags" . }}
 {{- $flags := .Files.Lines "files/flags.txt" }}
 {{- range $v.extraArgs }}
