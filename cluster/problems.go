@@ -90,6 +90,9 @@ func (s *statusProblems) addContact() {
 		}
 
 		p := s.add(class, severity, cmp.Or(why, lineOf(s.Credentials), "the cluster does not respond"))
+		if s.Contact != nil {
+			p.Remedy = api.ReasonFor(s.Contact).Remedy()
+		}
 		p.Since, p.Affected = s.LastContact, "its last state is kept"
 		if restored {
 			p.Affected = "its endpoints are those of then, restored when this replica started"
@@ -112,10 +115,12 @@ func (s *statusProblems) addSynced() {
 }
 
 // addCredentials adds that the newest credentials do not work, or were not tried. Where none are in use, or those in
-// use are refused, the state of the cluster has the same reason.
+// use are refused, or have another authority than the certificate that is presented, the state of the cluster has the
+// same reason.
 func (s *statusProblems) addCredentials() {
 	failed := s.Credentials
-	refused := failed == nil && s.Contact != nil && api.ReasonFor(s.Contact) == api.Unauthorized
+	contact := api.ReasonFor(s.Contact)
+	refused := failed == nil && s.Contact != nil && (contact == api.Unauthorized || contact == api.Untrusted)
 	if refused {
 		failed = s.Contact
 	}

@@ -79,7 +79,7 @@ func TestCauseOf(t *testing.T) {
 		},
 		{"unavailable", "etcd is away", apierrors.NewServiceUnavailable("etcd is away"), api.NotReady},
 		{"no answer", "connect: connection refused", dial, api.Unreachable},
-		{"other authority", "x509: certificate signed by unknown authority", untrusted, api.Untrusted},
+		{"other authority", "an authority that is not trusted has issued the certificate", untrusted, api.Untrusted},
 		{"probe", "no", &api.ProbeError{Reason: api.OverBudget, Err: errors.New("no")}, api.OverBudget},
 		{"nothing", "it gives no reason", errors.New(""), api.Unreachable},
 		{"end", "context deadline exceeded", context.DeadlineExceeded, api.Unreachable},

@@ -325,10 +325,14 @@ func (c *Connection) CheckToken(ctx context.Context, token string, kinds ...Kind
 
 // checkReady asks whether the API server is ready and accepts token, or the token in use if that is empty.
 func (c *Connection) checkReady(ctx context.Context, token string) error {
-	code, _, err := c.get(ctx, token, "readyz", nil)
-	switch {
-	case err != nil:
+	response, err := c.get(ctx, token, "readyz", nil)
+	if err != nil {
 		return err
+	}
+
+	switch code := response.StatusCode; {
+	case code == http.StatusBadGateway || code == http.StatusGatewayTimeout || code >= 500 && isForeign(response):
+		return &ProbeError{NotReady, fmt.Errorf("%s answers %d: it does not reach the API server", answerer(response), code)}
 	case code >= 500 || code == http.StatusTooManyRequests:
 		return &ProbeError{NotReady, fmt.Errorf("the API server is not ready (%d)", code)}
 	default:
@@ -344,11 +348,15 @@ func (c *Connection) checkReadable(ctx context.Context, token string, k Kind) er
 	// In this sequence: the error is in a condition.
 	for _, ask := range []struct{ verb, option, value string }{{"list", "limit", "1"}, {"watch", "watch", "true"}} {
 		verb, query := ask.verb, url.Values{"labelSelector": {k.Labels}, ask.option: {ask.value}}
-		code, media, err := c.get(ctx, token, k.paths()[0], query)
+		response, err := c.get(ctx, token, k.paths()[0], query)
+		if err != nil {
+			return err
+		}
+
+		code := response.StatusCode
+		media, _, _ := mime.ParseMediaType(response.Header.Get("Content-Type"))
 
 		switch {
-		case err != nil:
-			return err
 		case code == http.StatusForbidden || code == http.StatusNotFound:
 			return &ProbeError{Forbidden, fmt.Errorf(
 				"the API server refuses to %s %s with the new token (%d): grant get, list and watch on them",
@@ -365,21 +373,19 @@ func (c *Connection) checkReadable(ctx context.Context, token string, k Kind) er
 	return nil
 }
 
-// get returns the status and the media type of what answers a GET request with the token given,
-// or else with the one in use, over a transport of its own. It waits no longer than
-// ProbeTimeout. A refused token is an error.
-func (c *Connection) get(
-	ctx context.Context, token, path string, query url.Values,
-) (code int, media string, err error) {
+// get returns what answers a GET request with the token given, or else with the one in use, over a transport of its
+// own. Its body was read and closed. It waits no longer than ProbeTimeout. A refused token is an error.
+func (c *Connection) get(ctx context.Context, token, path string, query url.Values) (*http.Response, error) {
 	ctx, cancel := context.WithTimeout(ctx, ProbeTimeout)
 	defer cancel()
 	deadline, _ := ctx.Deadline()
 	patience := time.Until(deadline)
+	ctx, progress := trace(ctx)
 	address := c.base.JoinPath(path)
 	address.RawQuery = query.Encode()
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, address.String(), nil)
 	if err != nil {
-		return 0, "", &ProbeError{Unreachable, err}
+		return nil, &ProbeError{Unreachable, err}
 	}
 
 	if token != "" {
@@ -389,22 +395,33 @@ func (c *Connection) get(
 	response, err := c.probing.client.Do(request)
 	if err != nil {
 		c.probing.dialer.CloseAll() // the next probe dials anew
-		return 0, "", &ProbeError{transportReason(err), stableError(err, patience)}
+		return nil, c.probeError(err, progress, patience)
 	}
 
 	defer response.Body.Close()
-	media, _, _ = mime.ParseMediaType(response.Header.Get("Content-Type"))
 	c.skew.Store(int64(MeasureSkew(sent, time.Now(), response.Header)))
 	if !query.Has("watch") { // which has no end
 		if _, err := io.Copy(io.Discard, io.LimitReader(response.Body, 64<<10)); err != nil {
-			return 0, "", &ProbeError{Unreachable, stableError(err, patience)}
+			return nil, &ProbeError{Unreachable, stableError(err, patience)}
 		}
 	}
 
 	if response.StatusCode == http.StatusUnauthorized {
-		return 0, "", &ProbeError{Unauthorized, errors.New("the API server refuses the credentials (401)")}
+		return nil, &ProbeError{Unauthorized, errors.New("the API server refuses the credentials (401)")}
 	}
-	return response.StatusCode, media, nil
+	return response, nil
+}
+
+// probeError returns why nothing has answered a request.
+func (c *Connection) probeError(err error, progress *progress, patience time.Duration) *ProbeError {
+	probe := &ProbeError{transportReason(err), stableError(err, patience)}
+	if e, is := errors.AsType[*url.Error](err); is && e.Timeout() {
+		probe.Err = progress.timeout(patience)
+	}
+	if why := untrusted(err); why != "" {
+		probe.Err = fmt.Errorf("%s; %s", why, trustedText(c.Config))
+	}
+	return probe
 }
 
 // Reset closes every connection, ends every request that is under way, open watches included, and wakes
@@ -533,6 +550,9 @@ func stableError(err error, patience time.Duration) error {
 		err = e.Err
 	}
 
+	if why := untrusted(err); why != "" {
+		return errors.New(why)
+	}
 	text := err.Error()
 	if e, ok := errors.AsType[*net.DNSError](err); ok { // any of several servers may have been asked
 		why := e.Err[strings.LastIndexByte(e.Err, ':')+1:]

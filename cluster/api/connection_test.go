@@ -62,7 +62,7 @@ func TestPlain(t *testing.T) {
 			detail := fmt.Sprintf("current time %s is after 2000-01-01T00:00:00Z",
 				time.Unix(1e9+int64(n), 0).UTC().Format(time.RFC3339))
 			return x509.CertificateInvalidError{Reason: x509.Expired, Detail: detail}
-		}, "x509: certificate has expired or is not yet valid: current time is after 2000-01-01T00:00:00Z"},
+		}, "certificate has expired or is not yet valid: current time is after 2000-01-01T00:00:00Z"},
 	} {
 		for n := range 2 {
 			if got := stableError(&url.Error{

@@ -3,10 +3,8 @@ package api
 import (
 	"cmp"
 	"context"
-	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
-	"encoding/hex"
 	"encoding/json"
 	"encoding/pem"
 	"errors"
@@ -15,7 +13,6 @@ import (
 	"net"
 	"net/http"
 	"net/url"
-	"strings"
 	"sync"
 	"time"
 
@@ -50,8 +47,7 @@ type Questions struct {
 }
 
 const (
-	maxShownNames = 4       // of a certificate, or addresses of a name
-	maxBody       = 1 << 20 // bytes of a response that are read
+	maxBody = 1 << 20 // bytes of a response that are read
 )
 
 // Diagnose tries to reach an API server with a configuration, which is complete. dial replaces the way to dial, and the
@@ -200,62 +196,10 @@ func (d *diagnosis) shakeHands(ctx context.Context, conn net.Conn) {
 		Roots: config.RootCAs, DNSName: config.ServerName, Intermediates: intermediates,
 	})
 	if err != nil {
-		err = &ProbeError{Untrusted, fmt.Errorf("the certificate cannot be trusted: %s; presented is %s; trusted are %s",
-			untrusted(err), certificateText(presented), d.trustedText())}
+		err = &ProbeError{Untrusted, fmt.Errorf(
+			"%s; presented is %s; %s", untrusted(err), certificateText(presented), trustedText(d.config))}
 	}
 	d.add("TLS", took, text, err)
-}
-
-// untrusted returns why a certificate is not trusted, in a few words.
-func untrusted(err error) string {
-	if errors.As(err, new(x509.UnknownAuthorityError)) {
-		return "an authority that is not trusted has issued it"
-	}
-	return strings.TrimPrefix(err.Error(), "x509: ")
-}
-
-// trustedText describes the authorities in the configuration.
-func (d *diagnosis) trustedText() string {
-	data := d.config.CAData
-	if len(data) == 0 {
-		return cmp.Or(d.config.CAFile, "those of this host")
-	}
-
-	var all []string
-	for block, rest := pem.Decode(data); block != nil; block, rest = pem.Decode(rest) {
-		certificate, err := x509.ParseCertificate(block.Bytes)
-		if err == nil {
-			all = append(all, fmt.Sprintf("%s (sha256 %s)", certificate.Subject, fingerprint(certificate)))
-		}
-	}
-	return some(all)
-}
-
-func certificateText(c *x509.Certificate) string {
-	names := append([]string{}, c.DNSNames...)
-	for _, ip := range c.IPAddresses {
-		names = append(names, ip.String())
-	}
-	return fmt.Sprintf("%s, issued by %s, for %s, until %s (sha256 %s)", cmp.Or(c.Subject.String(), "no subject"),
-		c.Issuer, some(names), c.NotAfter.UTC().Format(time.RFC3339), fingerprint(c))
-}
-
-// fingerprint returns the first bytes of that of a certificate: enough to compare.
-func fingerprint(c *x509.Certificate) string {
-	hash := sha256.Sum256(c.Raw)
-	return hex.EncodeToString(hash[:6])
-}
-
-// some returns the first of several names, and how many there are more.
-func some(all []string) string {
-	if len(all) == 0 {
-		return "nothing"
-	}
-	text := strings.Join(all[:min(len(all), maxShownNames)], ", ")
-	if more := len(all) - maxShownNames; more > 0 {
-		text += fmt.Sprintf(" and %d more", more)
-	}
-	return text
 }
 
 // ask goes from HTTP to rights, over a client of its own.
@@ -333,14 +277,6 @@ func hostOf(u *url.URL) string {
 		return "nowhere"
 	}
 	return u.Host
-}
-
-// answerer names what has sent a response. kube-apiserver sends no header Server, and what stands before it mostly does.
-func answerer(response *http.Response) string {
-	if name := response.Header.Get("Server"); name != "" {
-		return fmt.Sprintf("%q, which is what stands in front of the API server,", name)
-	}
-	return "the API server"
 }
 
 // get sends a GET request, and returns the response with the beginning of its body.

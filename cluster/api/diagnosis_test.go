@@ -66,7 +66,7 @@ func TestDiagnose(t *testing.T) {
 				w.WriteHeader(http.StatusBadGateway)
 			},
 			last:  "HTTP NotReady",
-			wants: []string{`"awselb/2.0", which is what stands in front of the API server, answers 502`},
+			wants: []string{`"awselb/2.0", in front of the API server, answers 502`},
 		},
 		"redirect": {
 			answers: func(w http.ResponseWriter, r *http.Request) {
@@ -82,8 +82,8 @@ func TestDiagnose(t *testing.T) {
 			answers: answer(200), last: "TLS Untrusted",
 			config: func(c *rest.Config) { c.CAData = selfSigned(t) },
 			wants: []string{
-				"an authority that is not trusted has issued it; presented is O=Acme Co, issued by O=Acme Co",
-				"trusted are CN=other (sha256 ",
+				"O=Acme Co has issued the certificate (sha256",
+				"trusted is CN=other (sha256 ",
 			},
 		},
 		"another name": {
@@ -226,4 +226,83 @@ func selfSigned(t *testing.T) []byte {
 		t.Fatal(err)
 	}
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
+}
+
+// A probe tells at which step nothing came, and what answered instead of the API server: each message is one that stays
+// the same, and names the cause.
+func TestProbeNamesTheCause(t *testing.T) {
+	released := make(chan struct{})
+	silent := func(_ http.ResponseWriter, r *http.Request) {
+		select {
+		case <-r.Context().Done():
+		case <-released:
+		}
+	}
+	for name, c := range map[string]struct {
+		answers func(http.ResponseWriter, *http.Request)
+		config  func(*rest.Config)
+		dial    DialFunc
+		reason  Reason
+		want    string
+	}{
+		"TCP": {
+			dial: func(context.Context, string, string) (net.Conn, error) { <-released; return nil, io.EOF },
+			want: "no TCP connection within ", reason: Unreachable,
+		},
+		"TLS": {
+			dial: func(context.Context, string, string) (net.Conn, error) {
+				near, far := net.Pipe()
+				go func() { _, _ = io.Copy(io.Discard, far); far.Close() }()
+				return near, nil
+			},
+			want: ", although TCP connects", reason: Unreachable,
+		},
+		"response": {answers: silent, want: ", although TCP and TLS work", reason: Unreachable},
+		"authority": {
+			config: func(c *rest.Config) { c.CAData = selfSigned(t) }, reason: Untrusted,
+			want: ", and is not trusted; trusted is CN=other (sha256 ",
+		},
+		"name": {
+			config: func(c *rest.Config) { c.ServerName = "west.example" }, reason: Untrusted,
+			want: "certificate is valid for example.com, *.example.com, not west.example; trusted is O=Acme Co (sha256 ",
+		},
+		"load balancer": {
+			answers: func(w http.ResponseWriter, _ *http.Request) {
+				w.Header().Set("Server", "awselb/2.0")
+				w.WriteHeader(http.StatusServiceUnavailable)
+			},
+			want: `"awselb/2.0", in front of the API server, answers 503: it does not reach the API server`, reason: NotReady,
+		},
+		"API server": {
+			answers: func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusInternalServerError) },
+			want:    "the API server is not ready (500)", reason: NotReady,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			server := httptest.NewUnstartedServer(http.HandlerFunc(c.answers))
+			server.Config.ErrorLog = log.New(io.Discard, "", 0)
+			server.StartTLS()
+			defer server.Close()
+			defer server.CloseClientConnections()
+
+			ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
+			config := &rest.Config{Host: server.URL, TLSClientConfig: rest.TLSClientConfig{CAData: ca}}
+			if c.config != nil {
+				c.config(config)
+			}
+			conn, err := NewConnection(config, c.dial)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close()
+
+			ctx, cancel := context.WithTimeout(t.Context(), ProbeTimeout/10)
+			defer cancel()
+			err = conn.Probe(ctx)
+			if err == nil || !strings.Contains(err.Error(), c.want) || ReasonFor(err) != c.reason {
+				t.Errorf("%s: %v, want %s: %q", ReasonFor(err), err, c.reason, c.want)
+			}
+		})
+	}
+	close(released)
 }

@@ -159,7 +159,7 @@ func TestDrills(t *testing.T) {
 // is interrupted.
 func (f *fleet) blackHole() {
 	f.do(f.west.Proxy.Silence())
-	f.reports(15*time.Second, "× west is in contact it is Stale, last contact", "no answer within 3s")
+	f.reports(15*time.Second, "× west is in contact it is Stale, last contact", " within 3s")
 	f.shows("west is Stale")
 	command := exec.CommandContext(f.Context(), f.binary, f.arguments("--wait=10m")...)
 	var out bytes.Buffer
