@@ -26,6 +26,7 @@ import (
 	"github.com/fingerpost/fingerpost/cmd/fingerpost/cli"
 	"github.com/fingerpost/fingerpost/cmd/fingerpost/cmdtest"
 	"github.com/fingerpost/fingerpost/cmd/fingerpost/debug"
+	"github.com/fingerpost/fingerpost/federation"
 )
 
 func fingerpostCheck(t *testing.T, args ...string) (string, error) {
@@ -207,6 +208,27 @@ func TestCheckOfAClusterThatGoes(t *testing.T) {
 	r.run(t.Context(), checks...)
 	if len(r.report.Categories) != 0 || !r.report.Success || len(checks) != 10 {
 		t.Errorf("%d checks: %+v", len(checks), r.report)
+	}
+}
+
+// A cluster that is drained is no problem, and its check has that it is.
+func TestCheckOfADrainedCluster(t *testing.T) {
+	page := debug.ClustersPage{}
+	for i, percent := range []int{0, 40, 100} {
+		status := cluster.Status{Name: fmt.Sprint("c", i), State: federation.Live}
+		status.Traffic.Drain.Percent = percent
+		page.Clusters = append(page.Clusters, debug.ClusterEntry{Status: status})
+	}
+	known := &knownReplicas{pages: []cli.Response[debug.ClustersPage]{{Page: page}}}
+	var titles []string
+	for _, check := range known.clusterChecks() {
+		if strings.Contains(check.description, "is in contact") {
+			titles = append(titles, check.description)
+		}
+	}
+	want := []string{"c0 is in contact", "c1 is in contact, and drained 40%", "c2 is in contact, and drained"}
+	if diff := cmp.Diff(want, titles); diff != "" {
+		t.Error(diff)
 	}
 }
 

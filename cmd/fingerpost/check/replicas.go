@@ -297,7 +297,7 @@ func (k *knownReplicas) ofCluster(name string, classes ...problem.Class) func(co
 func (k *knownReplicas) clusterChecks() (checks []check) {
 	for _, name := range k.names() {
 		checks = append(checks,
-			clusterCategory.retried(name+" is in contact", "a-cluster-is-in-contact",
+			clusterCategory.retried(name+" is in contact"+k.drainText(name), "a-cluster-is-in-contact",
 				k.ofCluster(name, problem.Connecting, problem.Suspect, problem.Stale)),
 			clusterCategory.retried("the newest credentials of "+name+" work", "credentials-work",
 				k.ofCluster(name, problem.Credentials, problem.Expired, problem.ExpiresSoon)),
@@ -308,6 +308,16 @@ func (k *knownReplicas) clusterChecks() (checks []check) {
 					problem.ClockSkew)))
 	}
 	return checks
+}
+
+// drainText returns what stands beside a cluster that is drained, which is no problem; empty for any other.
+func (k *knownReplicas) drainText(name string) string {
+	for _, found := range k.clusters(func(c debug.ClusterEntry) bool { return c.Name == name }) {
+		if text := debug.DrainText(found.Page.Traffic.Drain); text != "" {
+			return ", and " + text
+		}
+	}
+	return ""
 }
 
 // writerChecks check what keeps replicas from writing in each cluster.
