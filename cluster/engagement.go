@@ -8,11 +8,13 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/fingerpost/fingerpost/cluster/api"
 	"github.com/fingerpost/fingerpost/cluster/view"
 	"github.com/fingerpost/fingerpost/federation"
 	"github.com/fingerpost/fingerpost/federation/watch"
+	"github.com/fingerpost/fingerpost/internal/logs"
 )
 
 const (
@@ -124,11 +126,24 @@ func (e *engagement) sync(ctx context.Context) error {
 		}
 
 		if !watch.IsClosed(informer.Store.Synced()) {
-			e.log.Info("An optional kind cannot be listed: until then what depends on it is as it was, or left out",
-				"kind", informer.Resource.GroupResource().String(), "reason", informer.Problem())
+			e.logOptional(informer)
 		}
 	}
 	return nil
+}
+
+// logOptional logs why an optional kind is not read.
+func (e *engagement) logOptional(informer kindInformer) {
+	kind := informer.Resource.GroupResource().String()
+	switch informer.Health().Refused {
+	case metav1.StatusReasonNotFound:
+		e.log.Info("CRD "+kind+" is not installed: it is left out", "kind", kind)
+	case "":
+		e.log.Info("A kind is not listed yet: what was known of it stays", "kind", kind, "reason", informer.Problem())
+	default:
+		logs.Warn(e.log, "A kind cannot be listed: what was known of it stays, or it is left out",
+			"kind", kind, "reason", informer.Problem())
+	}
 }
 
 // checkToken returns an error if the API server does not let a token list and watch each required kind. The

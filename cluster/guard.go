@@ -11,6 +11,7 @@ import (
 	"github.com/fingerpost/fingerpost/federation"
 	"github.com/fingerpost/fingerpost/federation/policy"
 	"github.com/fingerpost/fingerpost/federation/watch"
+	"github.com/fingerpost/fingerpost/internal/logs"
 )
 
 // A guard stands before the writers of one linked cluster. The local cluster has none: it is the truth here.
@@ -160,7 +161,7 @@ func (w *guardedWriter) holdLoss(svc federation.Service, next *federation.View) 
 func (w *guardedWriter) beginHold(now time.Time) {
 	guard := w.guard
 	had, has := guard.decides.Had(), guard.decides.Has()
-	guard.log.Info("The cluster withdraws most of what it had: it is held until a new list confirms that",
+	logs.Warn(guard.log, "The cluster withdraws most of what it had: it is held until a new list confirms that",
 		"endpoints", had.Endpoints-has.Endpoints, "of", had.Endpoints, "services", had.Services-has.Services,
 		"ofServices", had.Services)
 	guard.store.EndHolds(guard.cluster, now) // what was lost longer ago
@@ -253,7 +254,7 @@ func (g *guard) noteLetGo(endpoints int, budget string, now time.Time) LetGo {
 
 	if endpoints > g.letGo.Endpoints {
 		if now.Sub(g.letGo.At) > letGoReported {
-			g.log.Info("What the cluster has and what is held of it exceeds its budget: what was held first is let go",
+			logs.Warn(g.log, "What the cluster has and what is held of it exceeds its budget: what was held first is let go",
 				"endpoints", endpoints-g.letGo.Endpoints, "budget", budget)
 		}
 		g.letGo = LetGo{endpoints, now, budget}
@@ -368,7 +369,7 @@ func (r *Registry) ConfirmLoss(ctx context.Context, name string, had, has policy
 
 // reportLoss reports what a writer has found, until end is called.
 func (g *guard) reportLoss(had, has policy.Amount) (end func()) {
-	g.log.Info("Most of what is written of the cluster is gone there: it stays until a new list confirms that",
+	logs.Warn(g.log, "Most of what is written of the cluster is gone there: it stays until a new list confirms that",
 		"endpoints", had.Endpoints-has.Endpoints, "of", had.Endpoints,
 		"services", had.Services-has.Services, "ofServices", had.Services)
 	found := &Unconfirmed{Endpoints: had.Endpoints - has.Endpoints, Since: time.Now()}

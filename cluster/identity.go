@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/fingerpost/fingerpost/cluster/linkerd"
+	"github.com/fingerpost/fingerpost/internal/logs"
 )
 
 // Is a cluster the one that its Link describes? Four things that Links get wrong are cheap to find, and
@@ -53,10 +54,16 @@ func (r *selfReader) readIdentity(ctx context.Context) {
 	if ctx.Err() != nil {
 		return
 	}
+
 	if text := ErrorText(err); text != r.identityProblem {
 		r.identityProblem = text
-		r.log.Info("The identity of the cluster is not known completely", "error", text)
+		if text == "" {
+			r.log.Info("The identity of the cluster is known again")
+		} else {
+			logs.Warn(r.log, "The identity of the cluster is not known completely", "error", text)
+		}
 	}
+
 	r.registry.changeStatus(r.supervisor, func(s *Status) { s.Identity = r.identity })
 }
 

@@ -15,6 +15,7 @@ import (
 
 	"github.com/fingerpost/fingerpost/cluster/api"
 	"github.com/fingerpost/fingerpost/federation/policy"
+	"github.com/fingerpost/fingerpost/internal/logs"
 )
 
 // What a cluster reports of itself: its identity (identity.go), the region that it is in (region.go), and whether it
@@ -212,7 +213,7 @@ func (s *supervisor) useOwnDrain(namespace *api.Informer[map[string]string]) {
 	})
 
 	for _, p := range problems {
-		s.log.Info("The cluster asks to be drained in a way that is not understood", "problem", p.String())
+		logs.Warn(s.log, "The cluster asks to be drained in a way that is not understood", "problem", p.String())
 	}
 }
 
@@ -221,6 +222,6 @@ func (s *supervisor) reportNoSelfDrain() {
 	reason := "grant list and watch on namespaces of the name " + s.registry.options.ControllerNamespace
 	before := s.setOwn(func(own *ownTraffic) { own.refused, own.drain = reason, policy.Drain{} })
 	if before.refused != reason {
-		s.log.Info("The cluster cannot drain itself: its Namespace cannot be read", "reason", reason)
+		logs.Warn(s.log, "The cluster cannot drain itself: its Namespace cannot be read", "reason", reason)
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/fingerpost/fingerpost/federation"
 	"github.com/fingerpost/fingerpost/federation/policy"
 	"github.com/fingerpost/fingerpost/federation/watch"
+	"github.com/fingerpost/fingerpost/internal/logs"
 )
 
 const (
@@ -241,7 +242,7 @@ func (s *supervisor) tryAccesses(ctx context.Context) error {
 // recordCredentials records which access is in use, nil for none, and why others are not.
 func (s *supervisor) recordCredentials(inUse *Access, failed error) {
 	if failed != nil && failed.Error() != ErrorText(s.status.Credentials) {
-		s.log.Info("Credentials do not work", "error", failed.Error(), "reason", api.ReasonFor(failed),
+		logs.Warn(s.log, "Credentials do not work", "error", failed.Error(), "reason", api.ReasonFor(failed),
 			"keeping", s.status.Source)
 	}
 	s.status.Credentials = failed
@@ -448,18 +449,30 @@ func (s *supervisor) updateState(health health) {
 
 	if s.status.OverBudget != health.overBudget {
 		s.status.OverBudget = health.overBudget
-		s.log.Info("The cluster went over its budget, or back below it", "problem", health.overBudget)
+		if health.overBudget == "" {
+			s.log.Info("The cluster is within its budget again")
+		} else {
+			logs.Warn(s.log, "The cluster is over its budget", "problem", health.overBudget)
+		}
 	}
 	if skew := skewText(health.skew); s.status.ClockSkew != skew {
 		s.status.ClockSkew = skew
-		s.log.Info("The clock of the cluster is off, or is right again", "skew", skew)
+		if skew == "" {
+			s.log.Info("The clock of the cluster is right again")
+		} else {
+			logs.Warn(s.log, "The clock of the cluster is off", "skew", skew)
+		}
 	}
 
 	s.status.LastContact, s.status.Contact = health.lastContact, health.err
 	if s.status.State != state {
 		s.status.State, s.status.Since = state, time.Now()
 		contact := time.Since(health.lastContact).Round(time.Second).String() + " ago"
-		s.log.Info("Cluster is "+string(state), "lastContact", contact, "error", ErrorText(health.err))
+		if state == federation.Live {
+			s.log.Info("Cluster is "+string(state), "lastContact", contact)
+		} else {
+			logs.Warn(s.log, "Cluster is "+string(state), "lastContact", contact, "error", ErrorText(health.err))
+		}
 	}
 	s.registry.updateStatus(s)
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/fingerpost/fingerpost/cluster/linkerd"
 	"github.com/fingerpost/fingerpost/federation/policy"
 	"github.com/fingerpost/fingerpost/federation/watch"
+	"github.com/fingerpost/fingerpost/internal/logs"
 )
 
 // A cluster is unlinked when its Link is deleted. But Links are also deleted by mistake, and then many of them: an
@@ -298,7 +299,7 @@ func (r *Reconciler) isServed(ctx context.Context, version, resource, verb strin
 
 // hold keeps the clusters of deleted Links linked for now.
 func (r *Reconciler) hold(keys []api.Key, reason string) {
-	r.log.Info("Links were deleted, and their clusters stay linked for now",
+	logs.Warn(r.log, "Links were deleted, and their clusters stay linked for now",
 		"reason", reason, "links", len(keys), "for", DeletionGrace.String())
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -22,6 +22,7 @@ import (
 	"github.com/fingerpost/fingerpost/cluster/linkerd"
 	"github.com/fingerpost/fingerpost/federation"
 	"github.com/fingerpost/fingerpost/federation/watch"
+	"github.com/fingerpost/fingerpost/internal/logs"
 )
 
 // Options configure a Reconciler.
@@ -191,7 +192,7 @@ func (r *Reconciler) Start(ctx context.Context) error {
 }
 
 func (r *Reconciler) logNotApplied(name string, err error, failures int) {
-	r.log.Info("A cluster was not applied, which is tried again",
+	logs.Warn(r.log, "A cluster was not applied, which is tried again",
 		"cluster", name, "error", err.Error(), "failures", failures)
 }
 
@@ -226,11 +227,11 @@ func (r *Reconciler) applyLinked(ctx context.Context) {
 // logRefused logs what of that which links clusters cannot be read.
 func (r *Reconciler) logRefused() {
 	if refused := r.links.Health().Refused; refused != "" {
-		r.log.Info("Links cannot be read, so only labelled Secrets link clusters: install the Link CRD, grant "+
+		logs.Warn(r.log, "Links cannot be read, so only labelled Secrets link clusters: install the Link CRD, grant "+
 			"get, list and watch on links.multicluster.linkerd.io, or name a -link-namespace", "reason", refused)
 	}
 	if refused := r.controllers.Health().Refused; refused != "" {
-		r.log.Info("Secrets in the controller namespace cannot be read: grant get, list and watch on them",
+		logs.Warn(r.log, "Secrets in the controller namespace cannot be read: grant get, list and watch on them",
 			"namespace", r.options.ControllerNamespace, "reason", refused)
 	}
 }
@@ -431,7 +432,7 @@ func (r *Reconciler) keepOutcome(name string, out outcome) {
 	isLogged := len(before.links) == 0 && cluster.ErrorText(before.rejection) == cluster.ErrorText(out.rejection)
 	if len(out.links) == 0 && out.rejection != nil && !isLogged {
 		statuses, _ := r.registry.Statuses()
-		r.log.Info("A labelled Secret is rejected", "cluster", name,
+		logs.Warn(r.log, "A labelled Secret is rejected", "cluster", name,
 			"error", oneLine(out.rejection), "keeping", statuses[name].Source)
 	}
 }

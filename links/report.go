@@ -11,6 +11,7 @@ import (
 	"github.com/fingerpost/fingerpost/cluster/api"
 	"github.com/fingerpost/fingerpost/cluster/linkerd"
 	"github.com/fingerpost/fingerpost/cluster/problem"
+	"github.com/fingerpost/fingerpost/internal/logs"
 )
 
 // A linkReport is what is known about one Link, besides the Link itself.
@@ -81,7 +82,7 @@ func (r *Reconciler) logLeaseProblem(local cluster.Writing, logged string) (now 
 		now = local.Problem
 	}
 	if now != logged && now != "" {
-		r.log.Info("This replica cannot write the status of Links: it cannot hold the local cluster's "+
+		logs.Warn(r.log, "This replica cannot write the status of Links: it cannot hold the local cluster's "+
 			"Lease. Metrics and debug pages report their conditions", "reason", now)
 	}
 	return now

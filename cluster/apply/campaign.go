@@ -22,6 +22,7 @@ import (
 	"github.com/fingerpost/fingerpost/cluster/api"
 	"github.com/fingerpost/fingerpost/cluster/lease"
 	"github.com/fingerpost/fingerpost/federation/watch"
+	"github.com/fingerpost/fingerpost/internal/logs"
 )
 
 // nothingRetry is until a task that had nothing to write is asked again.
@@ -545,7 +546,7 @@ func (k *candidacy) clean(ctx context.Context, tasks []Task) {
 		k.Log.Info("What was written into the cluster stays: it is wanted again, another replica goes on writing, " +
 			"or the cluster is out of reach")
 	default:
-		k.Log.Info("What was written into the cluster stays: deleting it failed", "error", cluster.ErrorText(err))
+		logs.Warn(k.Log, "What was written into the cluster stays: deleting it failed", "error", cluster.ErrorText(err))
 	}
 }
 
@@ -609,7 +610,7 @@ func (k *candidacy) report(s leaseState) {
 	k.publish()
 	k.mu.Unlock()
 	if s.state == cluster.ReadOnly && before != s {
-		k.Log.Info("This cluster is read-only for us: discovery goes on, and nothing is written",
+		k.Log.Info("Fingerpost may not write into this cluster; discovery is not affected",
 			"lease", k.config.Name, "reason", s.problem)
 	}
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/fingerpost/fingerpost/cluster/api"
 	"github.com/fingerpost/fingerpost/cluster/lease"
 	"github.com/fingerpost/fingerpost/federation/watch"
+	"github.com/fingerpost/fingerpost/internal/logs"
 )
 
 // Several installations may write into one cluster: one that runs there, and others that link it. Each of them knows
@@ -82,7 +83,7 @@ func (c *Campaign) readInstallation(ctx context.Context, target *Target) {
 			c.installation.Store(next)
 			return
 		default:
-			target.Log.Info("Nothing is written into any cluster until the UID of our namespace is known",
+			logs.Warn(target.Log, "Nothing is written into any cluster until the UID of the control plane's namespace is known",
 				"namespace", c.options.Namespace, "error", next.problem)
 			c.installation.Store(next)
 		}
@@ -211,7 +212,7 @@ func (t *Target) followClaims(ctx context.Context, wg *sync.WaitGroup) {
 		select {
 		case <-informer.Synced():
 		case <-informer.Refused():
-			t.Log.Info("Installations with a control plane in another namespace are not seen, so that both may "+
+			logs.Warn(t.Log, "Installations with a control plane in another namespace are not seen, so that both may "+
 				"write for the same clusters: grant list and watch on leases.coordination.k8s.io there",
 				"namespace", namespace)
 		case <-ctx.Done():
@@ -307,8 +308,8 @@ func (o *Owners) update() {
 func (o *Owners) bound(all *[]claim) {
 	ignored := max(0, len(*all)-maxClaims)
 	if ignored > 0 && o.ignored == 0 {
-		o.log.Info("There are more Leases of installations than count, of which the oldest do: delete those that "+
-			"nobody knows", "count", maxClaims, "more", ignored)
+		logs.Warn(o.log, "There are more Leases of installations than count, of which the oldest do: delete those that "+
+			"no installation has any more", "count", maxClaims, "more", ignored)
 	}
 	o.ignored = ignored
 	*all = (*all)[:len(*all)-ignored]

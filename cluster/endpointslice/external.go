@@ -24,6 +24,7 @@ import (
 	"github.com/fingerpost/fingerpost/cluster/view"
 	"github.com/fingerpost/fingerpost/federation/policy"
 	"github.com/fingerpost/fingerpost/federation/watch"
+	"github.com/fingerpost/fingerpost/internal/logs"
 )
 
 const externalManagedBy = "linkerd-external-workloads-controller"
@@ -124,7 +125,7 @@ func (e *externalSlices) isConfirming() bool {
 }
 
 func (e *externalSlices) beginConfirm() {
-	e.Log.Info("Most of the ExternalWorkloads are gone: their slices stay until a new list confirms that")
+	logs.Warn(e.Log, "Most of the ExternalWorkloads are gone: their slices stay until a new list confirms that")
 	e.confirm.Store(struct{}{})
 }
 

@@ -4,6 +4,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/fingerpost/fingerpost/cluster"
+	"github.com/fingerpost/fingerpost/internal/logs"
 )
 
 // applied implements content. It reports the endpoints that are in no slice of the cluster: the sums of each source
@@ -19,7 +20,7 @@ func (f *federatedSlices) applied(service key, now map[string]int) {
 			f.writer.registry.ReportLeftOut(source, sum)
 		}
 		if n := now[source]; n != 0 {
-			f.Log.Info("Endpoints are in no slice: they would take more slices than -max-slices-per-source allows",
+			logs.Warn(f.Log, "Endpoints are in no slice: they would take more slices than -max-slices-per-source allows",
 				"service", service.String(), "source", source, "endpoints", n)
 		}
 	}

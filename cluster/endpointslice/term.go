@@ -17,6 +17,7 @@ import (
 	"github.com/fingerpost/fingerpost/cluster/api"
 	"github.com/fingerpost/fingerpost/cluster/apply"
 	"github.com/fingerpost/fingerpost/cluster/apply/object"
+	"github.com/fingerpost/fingerpost/internal/logs"
 )
 
 const (
@@ -176,7 +177,7 @@ func (t *sliceWriter) begin() {
 
 func (t *sliceWriter) logSliceFailure(k key, err error, failures int) {
 	t.writer.count(t.writer.metrics.failures, t.Name)
-	t.Log.Info("Writing slices of a Service failed, and is retried",
+	logs.Warn(t.Log, "Writing slices of a Service failed, and is retried",
 		"service", k.String(), "error", err.Error(), "failures", failures)
 	if failures == apply.ReportedAfter {
 		t.warnNotWritten(k, api.CauseOf(err))

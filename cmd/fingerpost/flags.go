@@ -18,6 +18,7 @@ import (
 	"github.com/fingerpost/fingerpost/cmd/fingerpost/server"
 	"github.com/fingerpost/fingerpost/discovery/linkerd"
 	"github.com/fingerpost/fingerpost/federation"
+	"github.com/fingerpost/fingerpost/internal/logs"
 	"github.com/fingerpost/fingerpost/links"
 	"github.com/fingerpost/fingerpost/serving"
 )
@@ -322,7 +323,7 @@ func (o *serveOptions) logWarnings(log logr.Logger, given map[string]bool) {
 	}
 
 	if o.Peers.ListenAddr != "" && !o.peerAuthentication {
-		log.Info("Any client that reaches -peer-addr reads Services, addresses and names of Pods of all clusters, "+
+		logs.Warn(log, "Any client that reaches -peer-addr reads Services, addresses and names of Pods of all clusters, "+
 			"because -peer-authentication is off", "addr", o.Peers.ListenAddr, "certificates", o.TLS.ClientCA != "")
 	}
 	if o.traceCollector != "" {

@@ -634,7 +634,7 @@ func (c *charted) misses(r *right, log *logged) error {
 	case r.kind == "secrets":
 		return c.logs(log, "Secrets in the controller namespace cannot be read")
 	case r.kind == "namespaces" && r.verb == "get" && r.role.GetNamespace() != "":
-		return c.logs(log, "Nothing is written into any cluster until the UID of our namespace is known",
+		return c.logs(log, "Nothing is written into any cluster until the UID of the control plane's namespace is known",
 			"grant get on namespaces")
 	case r.kind == "namespaces" && r.verb == "get":
 		return c.logs(log, "identity of the cluster is not known", fmt.Sprintf("%q", r.site.Name),
@@ -651,7 +651,7 @@ func (c *charted) misses(r *right, log *logged) error {
 	case writes:
 		err := errors.Join(
 			c.scrape(fmt.Sprintf(`fingerpost_writer_state{state="ReadOnly",target_cluster=%q} 1`, r.site.Name)),
-			c.logs(log, "This cluster is read-only for us", fmt.Sprintf("%q", r.site.Name),
+			c.logs(log, "Fingerpost may not write into this cluster", fmt.Sprintf("%q", r.site.Name),
 				"grant "+r.verb+" on "+r.kind))
 		if r.site == c.west {
 			err = errors.Join(err, c.condition("Writable", "False ReadOnly"))

@@ -12,7 +12,7 @@ import (
 const imports = `
 cmd/fingerpost -> cmd/fingerpost/app cmd/fingerpost/check cmd/fingerpost/cli
 cmd/fingerpost -> cmd/fingerpost/server
-cmd/fingerpost -> discovery/linkerd federation links serving
+cmd/fingerpost -> discovery/linkerd federation internal/logs links serving
 cmd/fingerpost/app -> admission cmd/fingerpost/debug cmd/fingerpost/server cmd/fingerpost/webhook
 cmd/fingerpost/app -> cluster cluster/apply cluster/checkpoint cluster/endpointslice cluster/api cluster/lease
 cmd/fingerpost/app -> cluster/changes cluster/problem cluster/tokenreview
@@ -24,24 +24,24 @@ cmd/fingerpost/cli -> cluster cluster/api cluster/changes cluster/linkerd cluste
 cmd/fingerpost/cli -> discovery discovery/proxy federation federation/policy links
 cmd/fingerpost/debug -> cmd/fingerpost/server internal/words
 cmd/fingerpost/debug -> cluster cluster/changes cluster/problem discovery discovery/linkerd federation links serving
-cmd/fingerpost/server -> cluster/tokenreview federation/watch serving
+cmd/fingerpost/server -> cluster/tokenreview federation/watch internal/logs serving
 cmd/fingerpost/webhook -> admission cluster/linkerd/serviceprofile
 cmd/fingerpost/cmdtest ->
 
 links/mirror -> links cluster cluster/apply cluster/apply/object cluster/lease cluster/linkerd cluster/api
-links/mirror -> federation federation/policy federation/watch internal/words
+links/mirror -> federation federation/policy federation/watch internal/logs internal/words
 links -> cluster cluster/apply cluster/apply/status cluster/linkerd cluster/api cluster/problem cluster/view
-links -> federation federation/policy federation/watch internal/words
+links -> federation federation/policy federation/watch internal/logs internal/words
 
 cluster/endpointslice -> cluster cluster/apply cluster/apply/object cluster/linkerd cluster/api cluster/view
-cluster/endpointslice -> federation federation/policy federation/watch
+cluster/endpointslice -> federation federation/policy federation/watch internal/logs
 cluster/multicluster -> cluster cluster/api federation/watch
 cluster/apply/object -> cluster/apply
-cluster/apply/status -> cluster/apply cluster/api federation
-cluster/apply -> cluster cluster/lease cluster/api federation federation/watch
+cluster/apply/status -> cluster/apply cluster/api federation internal/logs
+cluster/apply -> cluster cluster/lease cluster/api federation federation/watch internal/logs
 cluster/lease -> cluster/api federation/watch
 cluster -> cluster/api cluster/checkpoint cluster/linkerd cluster/problem cluster/view
-cluster -> federation federation/policy federation/watch internal/words
+cluster -> federation federation/policy federation/watch internal/logs internal/words
 cluster/changes -> cluster cluster/problem federation
 cluster/checkpoint -> cluster/api federation federation/facts federation/profile
 cluster/view -> cluster/linkerd cluster/linkerd/serviceprofile cluster/api
@@ -71,6 +71,7 @@ federation/profile ->
 federation/watch ->
 
 internal/repo ->
+internal/logs ->
 internal/words ->
 `
 

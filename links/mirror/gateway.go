@@ -21,6 +21,7 @@ import (
 
 	"github.com/fingerpost/fingerpost/cluster/api"
 	"github.com/fingerpost/fingerpost/federation/watch"
+	"github.com/fingerpost/fingerpost/internal/logs"
 	"github.com/fingerpost/fingerpost/links"
 )
 
@@ -265,7 +266,7 @@ func (g *gateway) runProbe(ctx context.Context) {
 		}
 
 		if dead {
-			g.log.Info("A gateway fails its probes: its mirrors are not ready", "cluster", g.link.Cluster,
+			logs.Warn(g.log, "A gateway fails its probes: its mirrors are not ready", "cluster", g.link.Cluster,
 				"url", url, "failures", failures, "error", err.Error())
 		} else {
 			g.log.Info("A gateway answers its probes again", "cluster", g.link.Cluster)

@@ -12,6 +12,7 @@ import (
 	"github.com/fingerpost/fingerpost/cluster/api"
 	"github.com/fingerpost/fingerpost/federation"
 	"github.com/fingerpost/fingerpost/federation/watch"
+	"github.com/fingerpost/fingerpost/internal/logs"
 	"github.com/fingerpost/fingerpost/links"
 )
 
@@ -191,7 +192,7 @@ func (t *term) enqueueDifference(before, next *linkSet) {
 
 	reason := next.localSkipReason
 	if reason != "" && reason != leasesUnknown && before.localSkipReason != reason {
-		t.log.Info("Services of the local cluster are not added to federated Services", "reason", reason)
+		logs.Warn(t.log, "Services of the local cluster are not added to federated Services", "reason", reason)
 	}
 }
 

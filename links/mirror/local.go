@@ -13,6 +13,7 @@ import (
 	"github.com/fingerpost/fingerpost/cluster/api"
 	"github.com/fingerpost/fingerpost/cluster/apply"
 	"github.com/fingerpost/fingerpost/federation/watch"
+	"github.com/fingerpost/fingerpost/internal/logs"
 )
 
 // A localInput is what must be read of the local cluster. While it is refused, each Link reports that.
@@ -47,7 +48,7 @@ func (t *term) setLocalRefusal(reason string) {
 	t.mu.Unlock()
 
 	if reason != "" {
-		t.log.Info("Nothing can be mirrored", "reason", reason)
+		logs.Warn(t.log, "Nothing can be mirrored", "reason", reason)
 	}
 	now, _ := t.linkSet.Load()
 	for _, l := range now.links {

@@ -14,6 +14,7 @@ import (
 	"github.com/fingerpost/fingerpost/cluster/apply"
 	"github.com/fingerpost/fingerpost/federation"
 	"github.com/fingerpost/fingerpost/federation/watch"
+	"github.com/fingerpost/fingerpost/internal/logs"
 )
 
 const (
@@ -179,7 +180,7 @@ func (t *term) beginWriting() {
 }
 
 func (t *term) logFailure(k queueKey, err error, failures int) {
-	t.log.Info("Writing for Links failed, and is retried",
+	logs.Warn(t.log, "Writing for Links failed, and is retried",
 		"name", k.String(), "error", err.Error(), "failures", failures)
 }
 
@@ -297,7 +298,7 @@ func (t *term) reserveSpace(key api.Key, clusters []string) bool {
 	reserved := t.budget.reserve(key, clusters)
 	for _, name := range clusters {
 		if !reserved && !wasExhausted[name] {
-			t.log.Info("A linked cluster has as many Services here as it may: existing ones are kept up to date, "+
+			logs.Warn(t.log, "A linked cluster has as many Services here as it may: existing ones are kept up to date, "+
 				"and no more are created",
 				"cluster", name, "limit", t.options.MaxServices, "first", key.String())
 		}

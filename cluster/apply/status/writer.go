@@ -23,6 +23,7 @@ import (
 
 	"github.com/fingerpost/fingerpost/cluster/api"
 	"github.com/fingerpost/fingerpost/cluster/apply"
+	"github.com/fingerpost/fingerpost/internal/logs"
 )
 
 const (
@@ -179,7 +180,7 @@ func (w *Writer[S]) resync(ctx context.Context) {
 }
 
 func (w *Writer[S]) logNotWritten(k api.Key, err error, failures int) {
-	w.log.Info("The status of a "+w.config.Kind+" was not written, which is tried again",
+	logs.Warn(w.log, "The status of a "+w.config.Kind+" was not written, which is tried again",
 		"name", k.String(), "error", err.Error(), "failures", failures)
 }
 
@@ -248,7 +249,7 @@ func (w *Writer[S]) applyStatus(
 		return last, err
 	}
 	if next.refused != "" && (last == nil || last.refused != next.refused) {
-		w.log.Info("The status of a "+w.config.Kind+" cannot be written: "+next.refused,
+		logs.Warn(w.log, "The status of a "+w.config.Kind+" cannot be written: "+next.refused,
 			"name", key.String(), "served", object.Version)
 	}
 	return next, nil

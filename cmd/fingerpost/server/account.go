@@ -12,6 +12,7 @@ import (
 	"github.com/go-logr/logr"
 
 	"github.com/fingerpost/fingerpost/cluster/tokenreview"
+	"github.com/fingerpost/fingerpost/internal/logs"
 )
 
 // OwnAccount lets in who has a token of the ServiceAccount that this process has, too: other replicas. Without a token,
@@ -96,11 +97,8 @@ func (a *OwnAccount) report(err error) {
 	case "":
 		a.Log.Info("Other replicas are let in again")
 	default:
-		a.Log.Info(
-			"Other replicas get nothing from this one, because who they are cannot be reviewed",
-			"reason",
-			problem,
-		)
+		logs.Warn(a.Log, "Other replicas get nothing from this one, because who they are cannot be reviewed",
+			"reason", problem)
 	}
 }
 
