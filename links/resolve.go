@@ -81,8 +81,8 @@ func resolve(in inputs) outcome {
 		}
 	}
 
-	if l := out.winner; l != nil {
-		s, problem := in.secretOf(l)
+	if link := out.winner; link != nil {
+		s, problem := in.secretOf(link)
 		switch {
 		case problem != nil:
 			problems = append(problems, problem)
@@ -93,9 +93,9 @@ func resolve(in inputs) outcome {
 			spec.TrustDomain = s.trustDomain
 		}
 
-		spec.Slices = l.slicesEnabled || l.slicesUnclear && in.before.Slices
-		spec.Traffic, spec.Released = l.trafficAfter(in.before.Traffic, in.before.Released)
-		out.domains = fillDomains(spec, l, in.trustDomain)
+		spec.Slices = link.slicesEnabled || link.slicesUnclear && in.before.Slices
+		spec.Traffic, spec.Released = link.trafficAfter(in.before.Traffic, in.before.Released)
+		out.domains = fillDomains(spec, link, in.trustDomain)
 	}
 
 	out.rejection = errors.Join(problems...)

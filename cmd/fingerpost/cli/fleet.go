@@ -51,7 +51,7 @@ func ReadFleet(path string) ([]FleetCluster, error) {
 	if err != nil {
 		return nil, fmt.Errorf("--fleet: %w", err)
 	}
-	defer file.Close()
+	defer func() { _ = file.Close() }()
 
 	text, err := io.ReadAll(io.LimitReader(file, maxFleetBytes+1))
 	if err == nil && len(text) > maxFleetBytes {
@@ -241,18 +241,19 @@ func (o *linkOptions) writeFiles(
 		suffix = ".secrets" + suffix // those of gen stay, to be applied again
 	}
 
-	for i, c := range clusters {
-		if len(c.Reads) == 0 {
+	for i, target := range clusters {
+		if len(target.Reads) == 0 {
 			continue
 		}
-		path := filepath.Join(o.dir, c.Name+suffix)
+		path := filepath.Join(o.dir, target.Name+suffix)
 		if err := os.Chmod(path, 0o600); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
 		if err := os.WriteFile(path, written[i].text.Bytes(), 0o600); err != nil { // it has tokens
 			return err
 		}
-		fmt.Fprintf(cmd.OutOrStdout(), "kubectl --context %s apply -f %s\n", shellWord(c.Context), shellWord(path))
+		inContext := shellWord(target.Context)
+		fmt.Fprintf(cmd.OutOrStdout(), "kubectl --context %s apply -f %s\n", inContext, shellWord(path))
 	}
 
 	tokens.report(cmd.ErrOrStderr())
