@@ -34,6 +34,7 @@ const (
 	maxBackoff        = 15 * time.Second // the longest while they fail; the first that succeeds ends the pause
 	refusedBackoff    = 10 * time.Second // the first where another result is not to be expected soon
 	maxRefusedBackoff = 5 * time.Minute  // the longest there
+	maxAbsentBackoff  = 50 * time.Second // the longest for what is missed while it is absent
 	// denialLimit is how long a kind is refused without a break before it counts as denied.
 	denialLimit = 30 * time.Second
 	// bookmarkLimit is how long a watch may be silent; API servers send a bookmark about once a minute.
@@ -489,8 +490,11 @@ func (r *reflector) pauseAfterRefusal(reason metav1.StatusReason) time.Duration 
 	}
 	r.recordRefusal(reason, r.refusedSince)
 	pause := jitter(r.refusals)
-	if reason == metav1.StatusReasonNotFound || r.optional {
+	switch {
+	case r.optional:
 		r.refusals = min(2*r.refusals, maxRefusedBackoff)
+	case reason == metav1.StatusReasonNotFound:
+		r.refusals = min(2*r.refusals, maxAbsentBackoff)
 	}
 	return pause
 }

@@ -308,7 +308,7 @@ const (
 	simSilent = 220 * time.Second // until it is noticed that a watch is silent
 
 	simPermission = 450*time.Second + simSettle // until it is noticed that a permission is there again
-	simServed     = 160*time.Second + simSettle // likewise, that a kind is served which was absent for 4 minutes
+	simServed     = 50*time.Second + simSettle  // likewise, that a kind is served which was absent
 )
 
 // failing are what API servers can fail to answer.
