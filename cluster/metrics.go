@@ -30,7 +30,7 @@ var (
 	descState = clusterDesc("fingerpost_cluster_state",
 		"1 for the state that a cluster is in: Connecting, Live, Suspect or Stale.", "state")
 	descContact = clusterDesc("fingerpost_cluster_last_contact_timestamp_seconds",
-		"When the cluster was last in contact, on our own clock, in seconds since 1970.")
+		"When the cluster was last in contact, on the clock of the replica, in seconds since 1970.")
 	descSynced = clusterDesc("fingerpost_cluster_synced",
 		"1 if each required kind of the cluster was listed once.")
 	descCredentials = clusterDesc("fingerpost_cluster_credentials_valid",
@@ -44,7 +44,7 @@ var (
 	descProbe = clusterDesc("fingerpost_cluster_probe_duration_seconds",
 		"How long the last probe of the API server took that was answered.")
 	descSkew = clusterDesc("fingerpost_cluster_clock_skew_seconds",
-		"How far the clock of the API server was ahead of ours at the last probe.")
+		"How far the clock of the API server was ahead of the replica's at the last probe.")
 	descEndpoints = clusterDesc("fingerpost_cluster_endpoints",
 		"Endpoints that the cluster publishes, by state: ready or not_ready.", "state")
 	descOpen = clusterDesc("fingerpost_watch_open",

@@ -19,17 +19,17 @@ const (
 	Connected        = "Connected"        // the cluster is in contact
 	Synced           = "Synced"           // every required kind of the cluster was listed once
 	WithinBudget     = "WithinBudget"     // all that it publishes is accepted; absent until some was not
-	Writable         = "Writable"         // we may write into the cluster; absent if nothing is to be written
+	Writable         = "Writable"         // Fingerpost may write into the cluster; absent if nothing is to be written
 	SlicesComplete   = "SlicesComplete"   // all its endpoints are in local slices; absent until one was not
 	Consistent       = "Consistent"       // the cluster is as the Link describes it; absent until it was not
-	Understood       = "Understood"       // our annotations on the Link can be read; absent until one could not
+	AnnotationsValid = "AnnotationsValid" // annotations for Fingerpost on the Link can be read; absent until one could not
 	Drained          = "Drained"          // no Service gets endpoints of it; absent unless it is to be drained
 	Guarded          = "Guarded"          // what it has withdrawn is held; absent unless something is
 	Mirrors          = "Mirroring"        // its Services are mirrored as the Link asks; absent without mirrors
 )
 
 var ownConditions = []string{
-	Accepted, CredentialsValid, Connected, Synced, WithinBudget, Writable, SlicesComplete, Consistent, Understood,
+	Accepted, CredentialsValid, Connected, Synced, WithinBudget, Writable, SlicesComplete, Consistent, AnnotationsValid,
 	Drained, Guarded, Mirrors,
 }
 
@@ -101,7 +101,7 @@ func (r *reporter) addOptional(kind, otherwise string, classes ...problem.Class)
 // status, the cluster's, if a Spec was applied for it.
 func conditionsFor(link *Link, out outcome, status cluster.Status, problems []problem.Problem) []metav1.Condition {
 	reporter := &reporter{link: link, problems: problems}
-	reporter.addOptional(Understood, "all annotations for Fingerpost can be read", problem.Misread)
+	reporter.addOptional(AnnotationsValid, "all annotations for Fingerpost can be read", problem.InvalidAnnotation)
 	if reporter.addProblems(Accepted, metav1.ConditionFalse, invalid, localLink, conflicting) {
 		for _, kind := range []string{CredentialsValid, Connected, Synced} {
 			reporter.addCondition(kind, metav1.ConditionUnknown, reasonNotAccepted, "the Link is not accepted")

@@ -26,7 +26,7 @@ func problemsFor(link *Link, out outcome, status cluster.Status, applied bool, n
 	}
 
 	if link.misread != "" {
-		add(problem.Misread, problem.Warning, link.misread)
+		add(problem.InvalidAnnotation, problem.Warning, link.misread)
 	}
 	switch {
 	case link.refusal != "":

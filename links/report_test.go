@@ -139,9 +139,9 @@ func TestBothStreets(t *testing.T) {
 			<-done
 			f.pass(10 * time.Second)
 			want := []string{"True False", "False True"}[i%2] // of the last ones
-			got := fmt.Sprintf("%v %v", f.condition(Writable)["status"], f.condition(Understood)["status"])
+			got := fmt.Sprintf("%v %v", f.condition(Writable)["status"], f.condition(AnnotationsValid)["status"])
 			if got != want {
-				t.Errorf("Writable and Understood are %s, want %s", got, want)
+				t.Errorf("Writable and AnnotationsValid are %s, want %s", got, want)
 			}
 		}
 	})

@@ -136,7 +136,7 @@ func TestTrafficIsApplied(t *testing.T) {
 			t.Errorf("%d %% and condition %v", drained(), c)
 		}
 		annotate("soon")
-		if c := f.condition(Understood); c["status"] != "False" || drained() != 100 {
+		if c := f.condition(AnnotationsValid); c["status"] != "False" || drained() != 100 {
 			t.Errorf("%d %% and condition %v", drained(), c)
 		}
 		for _, s := range f.home.List("secrets") {
@@ -147,7 +147,7 @@ func TestTrafficIsApplied(t *testing.T) {
 		if c := f.condition(Drained); c != nil || drained() != 0 {
 			t.Errorf("%d %% and condition %v", drained(), c)
 		}
-		if c := f.condition(Understood); c["status"] != "True" {
+		if c := f.condition(AnnotationsValid); c["status"] != "True" {
 			t.Errorf("condition %v", c)
 		}
 	})

@@ -11,7 +11,7 @@ func (c *Config) Flags(fs *flag.FlagSet) {
 		"after which a connection takes no new streams and a stream ends with OK, more or less by a "+
 			"tenth, so that load spreads after a rollout; 0 for never")
 	fs.DurationVar(&c.DrainWindow, "drain-window", c.DrainWindow,
-		"in which streams end, each at a random point, when the process is asked to stop; the process ends "+
+		"time over which streams are closed on shutdown; the process ends "+
 			"within a second more. It takes a millisecond for each stream, and no more than this")
 
 	fs.Int64Var(&c.FrameBytes, "frame-cache-bytes", c.FrameBytes,

@@ -40,7 +40,7 @@ func newServiceEvents(to events.EventRecorder) *serviceEvents {
 // nil.
 func (e *serviceEvents) recordChange(service key, old, now *serviceRecord) {
 	if now != nil && now.misread != "" && (old == nil || old.misread != now.misread) {
-		warn(e.to, now, "Misread", now.misread)
+		warn(e.to, now, "InvalidAnnotation", now.misread)
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()

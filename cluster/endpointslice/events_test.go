@@ -49,7 +49,7 @@ func TestUnknownClusters(t *testing.T) {
 		{"forgotten", func() { e.setLinked(nil) }, nil},
 		{
 			"misread", func() { change(&serviceRecord{misread: strings.Repeat("y", 2000)}) },
-			[]string{"Warning Misread " + strings.Repeat("y", maxNote-3) + "..."},
+			[]string{"Warning InvalidAnnotation " + strings.Repeat("y", maxNote-3) + "..."},
 		},
 	} {
 		step.do()

@@ -43,13 +43,13 @@ const (
 
 // Classes of a Link. Those of a Link that is not accepted are in package links.
 const (
-	Refused        Class = "Refused"     // its kubeconfig may not be used, or there is none
-	Misread        Class = "Misread"     // an annotation, of a Service as well
-	LinkDeleted    Class = "LinkDeleted" // and its cluster stays linked for a grace
-	Mirroring      Class = "Mirroring"   // is not as the Link asks for it
-	Gateway        Class = "Gateway"     // is not usable as the Link names it
-	NotMirrored    Class = "NotMirrored"
-	ConditionFalse Class = "ConditionFalse" // any other
+	Refused           Class = "Refused"           // its kubeconfig may not be used, or there is none
+	InvalidAnnotation Class = "InvalidAnnotation" // of a Link or a Service
+	LinkDeleted       Class = "LinkDeleted"       // and its cluster stays linked for a grace
+	Mirroring         Class = "Mirroring"         // is not as the Link asks for it
+	Gateway           Class = "Gateway"           // is not usable as the Link names it
+	NotMirrored       Class = "NotMirrored"
+	ConditionFalse    Class = "ConditionFalse" // any other
 )
 
 // Classes of a Service of the local cluster.
@@ -165,8 +165,8 @@ var classes = map[Class]classInfo{
 		checkCommand, "checks.md#a-lease-has-a-holder",
 	},
 
-	Refused: {"The credentials of Link {full} may not be used", "", describeCommand, conditions},
-	Misread: {"Annotations of {kind} {full} are not understood", "", describeCommand, conditions},
+	Refused:           {"The credentials of Link {full} may not be used", "", describeCommand, conditions},
+	InvalidAnnotation: {"Annotations of {kind} {full} are invalid", "", describeCommand, conditions},
 	LinkDeleted: {
 		"Link {full} was deleted", "install the CRD (crds.links of the chart) and apply the Links again", checkCommand,
 		"checks.md#no-link-is-held",

@@ -376,7 +376,7 @@ func TestChecks(t *testing.T) {
 				{Service: "shop/all", Reason: problem.NoneReady, Message: "none of its endpoints is ready", Streams: 2},
 				{Service: "shop/all", Reason: problem.NotLinked, Message: "cluster south is not linked"},
 				{Service: "shop/old", Reason: problem.NoPort, Message: "port 80"},
-				{Service: "shop/web", Reason: problem.Misread, Message: "true"},
+				{Service: "shop/web", Reason: problem.InvalidAnnotation, Message: "true"},
 			}
 		}, []string{
 			"error services/every mirrored and federated Service has a ready endpoint: shop/all (4 streams): none of",

@@ -67,7 +67,7 @@ func (k *knownReplicas) serviceChecks() []check {
 		of("every member exists and has the ports of its Service", "a-member-has-the-ports", warns,
 			problem.NoService, problem.NoPort),
 		of("annotations of Services are valid", "annotations-are-valid", warns,
-			problem.Misread, problem.UnknownCluster, problem.UnknownRegion),
+			problem.InvalidAnnotation, problem.UnknownCluster, problem.UnknownRegion),
 	}
 }
 

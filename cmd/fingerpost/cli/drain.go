@@ -40,8 +40,8 @@ and patch Links there. The replicas of Fingerpost do the rest.`
 
 func drainCommand(version string) *cobra.Command {
 	annotator := linkAnnotator{kubeFlags: kubeFlags{version: version}}
-	cmd := annotator.command("drain CLUSTER", "Take the traffic to a linked cluster away",
-		`Take the traffic to a linked cluster away, at once or in steps of 5 % over some time. What no other
+	cmd := annotator.command("drain CLUSTER", "Shift traffic away from a linked cluster",
+		`Shift traffic away from a linked cluster, at once or in steps of 5 % over some time. What no other
 cluster has ready endpoints of stays where it is, and the condition Drained of the Link names it.
 
 With --wait the command returns when no Service gets endpoints of the cluster any more, with exit
@@ -72,9 +72,9 @@ func undrainCommand(version string) *cobra.Command {
 
 func releaseCommand(version string) *cobra.Command {
 	a := linkAnnotator{kubeFlags: kubeFlags{version: version}}
-	return a.command("release CLUSTER", "Let go what is held of a cluster that has withdrawn most of what it had",
-		`Let go what is held of a linked cluster that has withdrawn most of what it had at once. It is held
-if the Link has the annotation `+policy.WithdrawalGuardKey+`, for
+	return a.command("release CLUSTER", "Release endpoints that the withdrawal guard holds",
+		`Release the endpoints of a linked cluster that has withdrawn most of them at once. They are
+held if the Link has the annotation `+policy.WithdrawalGuardKey+`, for
 the time in its value; the condition Guarded of the Link shows what.`,
 		"  fingerpost release west",
 		func(cmd *cobra.Command, name string) error {

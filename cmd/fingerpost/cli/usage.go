@@ -14,15 +14,15 @@ import (
 
 // The exit codes of commands. Any error that is not marked with another one is ExitFailed.
 const (
-	ExitNo       = 1 // the answer is no: a check has failed, replicas differ, there is no endpoint
+	ExitNo       = 1 // a check has failed, replicas differ, there is no endpoint
 	ExitUsage    = 2 // the command line is wrong
 	ExitFailed   = 3 // it could not be done, such as because no replica responds
 	ExitNotFound = 4 // there is no such thing
 )
 
 const exitCodes = `Exit codes:
-  0  done, and the answer is yes
-  1  the answer is no: a check has failed, replicas differ, a Service has no endpoints
+  0  success
+  1  a check has failed, replicas differ, a Service has no endpoints
   2  the command line is wrong
   3  it could not be done: a replica or an API server does not respond, or refuses
   4  there is no such cluster or Service

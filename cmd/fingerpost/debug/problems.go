@@ -25,7 +25,7 @@ type ServiceProblem struct {
 // problemReasons are the reasons, the worst first.
 var problemReasons = []problem.Class{
 	problem.Malformed, problem.NoneReady, problem.NoneReadyHere, problem.NotLinked, problem.NoService, problem.NoPort,
-	problem.Misread, problem.UnknownCluster, problem.UnknownRegion,
+	problem.InvalidAnnotation, problem.UnknownCluster, problem.UnknownRegion,
 }
 
 // severity is that of a Problem. Without clients, a Service may have no endpoints on purpose.
@@ -108,7 +108,7 @@ func (s *problemsOfService) addAll() {
 		return // it was deleted meanwhile
 	}
 	if s.View.Misread != "" {
-		s.addf(problem.Misread, "%s", s.View.Misread)
+		s.addf(problem.InvalidAnnotation, "%s", s.View.Misread)
 	}
 
 	switch {
