@@ -69,8 +69,8 @@ func newClusterMetrics(cluster string, detailed bool) *clusterMetrics {
 		result.lags[resource] = prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: name + "_informer_lag_seconds",
 			Help: "Time from a change to its arrival here: from when it was made, by the API server's clock " +
-				"and in whole seconds, to now by the replica's. A change that is no newer than one that has arrived before " +
-				"is not counted.",
+				"and in whole seconds, to now by the replica's. A change that is no newer than one that has arrived " +
+				"before is not counted.",
 			Buckets: []float64{.5, 1, 2.5, 5, 10, 25, 50, 100, 250, 1000},
 		}, []string{"cluster"})
 	}

@@ -254,7 +254,8 @@ func (g *guard) noteLetGo(endpoints int, budget string, now time.Time) LetGo {
 
 	if endpoints > g.letGo.Endpoints {
 		if now.Sub(g.letGo.At) > letGoReported {
-			logs.Warn(g.log, "What the cluster has and what is held of it exceeds its budget: what was held first is let go",
+			logs.Warn(g.log, "What the cluster has and what is held of it exceeds its budget: what was held "+
+				"first is let go",
 				"endpoints", endpoints-g.letGo.Endpoints, "budget", budget)
 		}
 		g.letGo = LetGo{endpoints, now, budget}

@@ -294,7 +294,8 @@ func (s *statusProblems) addTraffic() {
 		s.add(problem.Unconfirmed, problem.Urgent, fmt.Sprintf(
 			"the cluster has withdrawn most of what it had at once, at %s, and has not listed its Services and "+
 				"EndpointSlices since: until it has, %s %s held, for all Services",
-			clock(pending.Since), words.Count(pending.Endpoints, "endpoint"), words.Are(pending.Endpoints))).Since = pending.Since
+			clock(pending.Since), words.Count(pending.Endpoints, "endpoint"), words.Are(pending.Endpoints),
+		)).Since = pending.Since
 	}
 	if w := s.Traffic.Withdrawn; w != nil {
 		s.add(problem.Held, problem.Urgent, fmt.Sprintf("the cluster has withdrawn most of what it had at once: %d of "+

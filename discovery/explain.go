@@ -79,7 +79,7 @@ func (e *Engine) Explain(query Query, client serving.Client, reject func(*federa
 	place := placeOf(explanation.Client.Client, node, known)
 	explanation.Client.Zone = place.Zone
 	snapshot := e.snapshotOf(query.Service)
-	explanation.Service = query.Service.Namespace + "/" + query.Service.Name
+	explanation.Service = query.Namespace + "/" + query.Name
 	explanation.Version = snapshot.Version
 	selection := federation.Select(snapshot, e.config.selected(query), nil)
 	answer := selection.Answer(place, nil)

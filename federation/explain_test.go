@@ -113,10 +113,14 @@ func TestExplain(t *testing.T) {
 		"a port that leads nowhere": {
 			"targetless", Query{Port: 80}, Place{}, []string{"local/targetless/s port not in slice"},
 		},
-		"a Service that is scaled to zero":    {"scaled", Query{Port: 80}, Place{}, []string{"local/scaled no endpoints"}},
+		"a Service that is scaled to zero": {
+			"scaled", Query{Port: 80}, Place{}, []string{"local/scaled no endpoints"},
+		},
 		"a slice that was left without ports": {"partly", Query{Port: 80}, Place{}, []string{"10.0.0.1 included"}},
-		"a Service that is not there":         {"missing", Query{Port: 80}, Place{}, []string{"local/missing no such Service"}},
-		"an ExternalName":                     {"alias", Query{Port: 80}, Place{}, []string{"local/alias ExternalName"}},
+		"a Service that is not there": {
+			"missing", Query{Port: 80}, Place{}, []string{"local/missing no such Service"},
+		},
+		"an ExternalName": {"alias", Query{Port: 80}, Place{}, []string{"local/alias ExternalName"}},
 		"members of a federated Service": {"fed", Query{Port: 80}, Place{}, []string{
 			"10.0.0.1 included", "10.0.0.2 not ready", "10.0.0.3 included", "fd00::1 IPv6 off",
 			"10.0.0.1 duplicate of local p1", "10.1.0.1 included",

@@ -389,18 +389,18 @@ func (k *ClusterWriter) unwritten() (services []Service) {
 }
 
 // replace stores a View, by which the cluster has changed so much. A nil View removes the one that there is.
-func (k *ClusterWriter) replace(svc Service, v *View, change Size, later heldLater) {
+func (k *ClusterWriter) replace(svc Service, view *View, change Size, later heldLater) {
 	views := k.cluster.views.Load()
 	before := views.Get(svc)
-	if v == before {
+	if view == before {
 		return
 	}
 
-	k.cluster.views.Store(views.With(svc, v))
+	k.cluster.views.Store(views.With(svc, view))
 	k.cluster.written = k.cluster.written.plus(change, 1)
-	k.writeHeld(svc, v, later)
+	k.writeHeld(svc, view, later)
 	if k.cluster.synced {
-		k.store.differences.add(Ref{k.name, svc}, before, v)
+		k.store.differences.add(Ref{k.name, svc}, before, view)
 	}
 	k.store.recompose(Ref{k.name, svc})
 	k.store.refreshMembers(k.name, svc)

@@ -22,7 +22,7 @@ const (
 	Writable         = "Writable"         // Fingerpost may write into the cluster; absent if nothing is to be written
 	SlicesComplete   = "SlicesComplete"   // all its endpoints are in local slices; absent until one was not
 	Consistent       = "Consistent"       // the cluster is as the Link describes it; absent until it was not
-	AnnotationsValid = "AnnotationsValid" // annotations for Fingerpost on the Link can be read; absent until one could not
+	AnnotationsValid = "AnnotationsValid" // those for Fingerpost on the Link can be read; absent until one could not
 	Drained          = "Drained"          // no Service gets endpoints of it; absent unless it is to be drained
 	Guarded          = "Guarded"          // what it has withdrawn is held; absent unless something is
 	Mirrors          = "Mirroring"        // its Services are mirrored as the Link asks; absent without mirrors

@@ -128,8 +128,8 @@ func (r Reason) Remedy() string { return remedies[r] }
 
 var remedies = map[Reason]string{
 	Unauthorized: "put new credentials into the Secret, as 'fingerpost link rotate' prints them",
-	Untrusted: "if its authority was replaced, 'fingerpost link rotate' prints the Secret with the new one; otherwise " +
-		"correct certificate-authority-data, or the address, in the kubeconfig",
+	Untrusted: "if its authority was replaced, 'fingerpost link rotate' prints the Secret with the new one; " +
+		"otherwise correct certificate-authority-data, or the address, in the kubeconfig",
 	Malformed:       "name the API server itself in the kubeconfig, not what stands in front of it",
 	Forbidden:       "grant what it refuses",
 	QuotaExceeded:   "raise the quota, or exempt what Fingerpost writes from it",

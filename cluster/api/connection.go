@@ -332,7 +332,8 @@ func (c *Connection) checkReady(ctx context.Context, token string) error {
 
 	switch code := response.StatusCode; {
 	case code == http.StatusBadGateway || code == http.StatusGatewayTimeout || code >= 500 && isForeign(response):
-		return &ProbeError{NotReady, fmt.Errorf("%s answers %d: it does not reach the API server", answerer(response), code)}
+		return &ProbeError{NotReady, fmt.Errorf(
+			"%s answers %d: it does not reach the API server", answerer(response), code)}
 	case code >= 500 || code == http.StatusTooManyRequests:
 		return &ProbeError{NotReady, fmt.Errorf("the API server is not ready (%d)", code)}
 	default:

@@ -23,9 +23,9 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// A diagnosis goes the way of a request to an API server step by step: name, TCP, TLS, HTTP, credentials, a list of each
-// kind, and reviews of rights. It uses connections of its own, and no state of others, so that it finds what a Connection
-// that happens to be open does not. It ends at the first step without which no other can succeed.
+// A diagnosis goes the way of a request to an API server step by step: name, TCP, TLS, HTTP, credentials, a list of
+// each kind, and reviews of rights. It uses connections of its own, and no state of others, so that it finds what a
+// Connection that happens to be open does not. It ends at the first step without which no other can succeed.
 //
 // It takes [ProbeTimeout] a step at most, 18 s in all: lists and reviews run at the same time. It changes nothing.
 
@@ -58,20 +58,21 @@ func Diagnose(ctx context.Context, config *rest.Config, dial DialFunc, questions
 		return []Step{{Name: "address", Text: bounded(err.Error()), Reason: Malformed}}
 	}
 
-	d := diagnosis{config: config, base: base, dial: dial}
-	switch proxy, err := d.proxy(); {
+	way := diagnosis{config: config, base: base, dial: dial}
+	switch proxy, err := way.proxy(); {
 	case err != nil:
-		d.add("proxy", 0, "", err)
+		way.add("proxy", 0, "", err)
 	case proxy != nil:
-		d.add("proxy", 0, "requests go through "+proxy.Redacted()+": what is behind it is not tried step by step", nil)
+		way.add("proxy", 0,
+			"requests go through "+proxy.Redacted()+": what is behind it is not tried step by step", nil)
 	default:
-		d.reach(ctx)
+		way.reach(ctx)
 	}
 
-	if !d.failed() {
-		d.ask(ctx, questions)
+	if !way.failed() {
+		way.ask(ctx, questions)
 	}
-	return d.steps
+	return way.steps
 }
 
 type diagnosis struct {
@@ -316,8 +317,8 @@ func (d *diagnosis) identify(ctx context.Context, client *http.Client, config *r
 	case err == nil:
 		return d.add("credentials", took, "accepted as "+review.Status.UserInfo.Username+": "+text, nil)
 	case CauseOf(err).Reason == Unauthorized:
-		return d.add("credentials", took, "", &ProbeError{Unauthorized,
-			fmt.Errorf("the API server refuses the credentials (401): %s", text)})
+		err = fmt.Errorf("the API server refuses the credentials (401): %s", text)
+		return d.add("credentials", took, "", &ProbeError{Unauthorized, err})
 	default: // not every API server has these reviews, and lists show whether it takes the credentials
 		return d.add("credentials", took, text, nil)
 	}

@@ -27,7 +27,8 @@ import (
 // what to do. Those behind it are not tried.
 func TestDiagnose(t *testing.T) {
 	token := jwtOf(t, map[string]any{
-		"iss": "https://issuer.example", "aud": "vault", "sub": "system:serviceaccount:linkerd:reader", "exp": 4102444800,
+		"iss": "https://issuer.example", "aud": "vault", "exp": 4102444800,
+		"sub": "system:serviceaccount:linkerd:reader",
 	})
 	for name, c := range map[string]struct {
 		answers func(http.ResponseWriter, *http.Request)
@@ -54,7 +55,8 @@ func TestDiagnose(t *testing.T) {
 				}
 				answer(200)(w, r)
 			},
-			last: "may create leases in linkerd ok", wants: []string{"list pods refused (403): grant get, list and watch"},
+			last:  "may create leases in linkerd ok",
+			wants: []string{"list pods refused (403): grant get, list and watch"},
 		},
 		"credentials": {
 			answers: answer(401), last: "credentials Unauthorized",
@@ -120,7 +122,9 @@ func TestDiagnose(t *testing.T) {
 			defer server.Close()
 
 			ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
-			config := &rest.Config{Host: server.URL, BearerToken: token, TLSClientConfig: rest.TLSClientConfig{CAData: ca}}
+			config := &rest.Config{
+				Host: server.URL, BearerToken: token, TLSClientConfig: rest.TLSClientConfig{CAData: ca},
+			}
 			if c.config != nil {
 				c.config(config)
 			}
@@ -162,7 +166,7 @@ func TestDiagnose(t *testing.T) {
 	}
 }
 
-// What neither answers nor refuses is told apart by the step at which it is silent.
+// What neither answers nor refuses is distinguished by the step at which it is silent.
 func TestDiagnoseSilence(t *testing.T) {
 	for step, dial := range map[string]DialFunc{
 		"TCP": func(ctx context.Context, _, _ string) (net.Conn, error) { <-ctx.Done(); return nil, ctx.Err() },
@@ -228,8 +232,8 @@ func selfSigned(t *testing.T) []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
 }
 
-// A probe tells at which step nothing came, and what answered instead of the API server: each message is one that stays
-// the same, and names the cause.
+// A probe names the step at which nothing came, and what answered instead of the API server: each message is one that
+// stays the same, and names the cause.
 func TestProbeNamesTheCause(t *testing.T) {
 	released := make(chan struct{})
 	silent := func(_ http.ResponseWriter, r *http.Request) {

@@ -81,7 +81,7 @@ func trustedText(config *rest.Config) string {
 	}
 
 	var all []string
-	for block, rest := pem.Decode(config.CAData); block != nil; block, rest = pem.Decode(rest) {
+	for block, next := pem.Decode(config.CAData); block != nil; block, next = pem.Decode(next) {
 		certificate, err := x509.ParseCertificate(block.Bytes)
 		if err == nil {
 			all = append(all, fmt.Sprintf("%s (sha256 %s)", certificate.Subject, fingerprint(certificate)))
@@ -121,7 +121,8 @@ func some(all []string) string {
 // isForeign reports whether something else than an API server has sent a response.
 func isForeign(response *http.Response) bool { return response.Header.Get("Server") != "" }
 
-// answerer names what has sent a response. kube-apiserver sends no header Server, and what stands before it mostly does.
+// answerer names what has sent a response. kube-apiserver sends no header Server, and what stands before it mostly
+// does.
 func answerer(response *http.Response) string {
 	if name := response.Header.Get("Server"); name != "" {
 		return fmt.Sprintf("%q, in front of the API server,", name)

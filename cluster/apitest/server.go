@@ -248,8 +248,8 @@ func (s *Server) Skew(d time.Duration) {
 	s.skew = d
 }
 
-// Fail answers all requests about a group resource, or about "readyz" or "version", with an error code, such as 503, and
-// a Retry-After in seconds unless that is 0. Code 0 ends it. Watches that are open end.
+// Fail answers all requests about a group resource, or about "readyz" or "version", with an error code, such as 503,
+// and a Retry-After in seconds unless that is 0. Code 0 ends it. Watches that are open end.
 func (s *Server) Fail(name string, code, retryAfter int) {
 	s.withResource(name, func(r *resource) {
 		r.failing = failure{code, retryAfter}

@@ -83,7 +83,8 @@ func (c *Campaign) readInstallation(ctx context.Context, target *Target) {
 			c.installation.Store(next)
 			return
 		default:
-			logs.Warn(target.Log, "Nothing is written into any cluster until the UID of the control plane's namespace is known",
+			logs.Warn(target.Log, "Nothing is written into any cluster until the UID of the control plane's namespace "+
+				"is known",
 				"namespace", c.options.Namespace, "error", next.problem)
 			c.installation.Store(next)
 		}
@@ -308,8 +309,8 @@ func (o *Owners) update() {
 func (o *Owners) bound(all *[]claim) {
 	ignored := max(0, len(*all)-maxClaims)
 	if ignored > 0 && o.ignored == 0 {
-		logs.Warn(o.log, "There are more Leases of installations than count, of which the oldest do: delete those that "+
-			"no installation has any more", "count", maxClaims, "more", ignored)
+		logs.Warn(o.log, "There are more Leases of installations than count, of which the oldest do: delete those "+
+			"that no installation has any more", "count", maxClaims, "more", ignored)
 	}
 	o.ignored = ignored
 	*all = (*all)[:len(*all)-ignored]

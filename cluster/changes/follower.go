@@ -55,14 +55,17 @@ type problemKey struct {
 // NewFollower returns a Follower that adds to a Recent.
 func NewFollower(recent *Recent, sources Sources) *Follower {
 	return &Follower{
-		Sources: sources, recent: recent, differences: sources.Store.Differences(), statuses: map[string]cluster.Status{},
+		Sources: sources, recent: recent, differences: sources.Store.Differences(),
+		statuses: map[string]cluster.Status{},
 		problems: map[string]map[problemKey]problem.Problem{}, writers: map[string]string{},
 	}
 }
 
 // Run follows until ctx ends.
 func (f *Follower) Run(ctx context.Context) error {
-	f.add(Change{What: Started, Text: "replica " + f.Replica + " has started: of what was before, others may know more"})
+	f.add(Change{
+		What: Started, Text: "replica " + f.Replica + " has started: of what was before, others may know more",
+	})
 	ticker := time.NewTicker(lookAgain)
 	defer ticker.Stop()
 
@@ -92,8 +95,8 @@ func (f *Follower) addCluster(name string, what What, format string, args ...any
 	f.add(Change{What: what, Cluster: name, Text: fmt.Sprintf(format, args...)})
 }
 
-// compare adds what differs from the Statuses before. With all it looks again at each Problem, and otherwise at those of
-// clusters whose Status has changed.
+// compare adds what differs from the Statuses before. With all it looks again at each Problem, and otherwise at those
+// of clusters whose Status has changed.
 func (f *Follower) compare(statuses map[string]cluster.Status, all bool) {
 	for name, status := range statuses {
 		old, known := f.statuses[name]
@@ -186,21 +189,21 @@ func (f *Follower) compareWriter(name string, writing cluster.Writing) {
 // compareProblems adds the Problems of a cluster that have begun and ended; of no cluster, those of all Links.
 func (f *Follower) compareProblems(of string, all []problem.Problem) {
 	before, found := f.problems[of], map[problemKey]problem.Problem{}
-	for _, p := range problem.ToLook(all) {
-		starting := p.Class == problem.Connecting && !p.IsUrgent() // each new cluster is, for a moment
+	for _, now := range problem.ToLook(all) {
+		starting := now.Class == problem.Connecting && !now.IsUrgent() // each new cluster is, for a moment
 		if starting {
 			continue
 		}
 
-		key := problemKey{p.Class, p.Object}
+		key := problemKey{now.Class, now.Object}
 		old, lasts := before[key]
 		if lasts {
-			p.Since = old.Since
+			now.Since = old.Since
 		} else {
-			p.Since = time.Now()
-			f.addCluster(p.Cluster, Began, "%s: %s", p.Title, p.Text)
+			now.Since = time.Now()
+			f.addCluster(now.Cluster, Began, "%s: %s", now.Title, now.Text)
 		}
-		found[key] = p
+		found[key] = now
 	}
 
 	for key, p := range before {
@@ -223,16 +226,16 @@ func (f *Follower) takeDifferences(ctx context.Context) {
 	}
 }
 
-func (f *Follower) addDifference(ctx context.Context, d federation.Difference) {
+func (f *Follower) addDifference(ctx context.Context, found federation.Difference) {
 	change := Change{
-		Cluster: string(d.Cluster), Home: string(d.Cluster), Service: d.Namespace + "/" + d.Name,
+		Cluster: string(found.Cluster), Home: string(found.Cluster), Service: found.Namespace + "/" + found.Name,
 	}
 	add := func(what What, text string) {
 		change.What, change.Text = what, text
 		f.add(change)
 	}
 
-	before, after := d.Before, d.After
+	before, after := found.Before, found.After
 	isLocal := change.Cluster == f.Local
 	concerns := func(v *federation.View) bool { return v != nil && (isLocal || !v.Unexported) }
 
@@ -258,7 +261,7 @@ func (f *Follower) addDifference(ctx context.Context, d federation.Difference) {
 	if !before.Policy.Equal(after.Policy) {
 		add(Policy, fmt.Sprintf("its traffic policy is %s, and was %s", after.Policy, before.Policy))
 	}
-	isLasting := d.Before != nil && d.After != nil
+	isLasting := found.Before != nil && found.After != nil
 	f.addMembers(ctx, change, isLasting, before.Composition, after.Composition)
 }
 

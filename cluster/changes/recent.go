@@ -147,8 +147,8 @@ func (r *Recent) Add(change Change) {
 	r.forget(change.At.Add(-MaxAge))
 }
 
-// forget removes what is older than a time, and the oldest Changes of whatever cluster has the most until there is room.
-// It needs mu.
+// forget removes what is older than a time, and the oldest Changes of whatever cluster has the most until there is
+// room. It needs mu.
 func (r *Recent) forget(before time.Time) {
 	for name, of := range r.clusters {
 		for len(of.all) > 0 && of.all[0].At.Before(before) {

@@ -55,7 +55,7 @@ func TestRecentAges(t *testing.T) {
 		start := time.Now()
 		recent := NewRecent()
 		recent.Add(Change{At: time.Now(), Cluster: "east", Text: "first\x1b[31m\n"})
-		time.Sleep(MaxAge - time.Minute)
+		time.Sleep(MaxAge - time.Minute) //nolint:forbidigo // virtual time
 		recent.Add(Change{At: time.Now(), Cluster: "west", Text: "second"})
 
 		texts := func() (all []string) {
@@ -71,14 +71,14 @@ func TestRecentAges(t *testing.T) {
 			t.Errorf("known since %s, want %s", since, start)
 		}
 
-		time.Sleep(2 * time.Minute)
+		time.Sleep(2 * time.Minute) //nolint:forbidigo // virtual time
 		if diff := cmp.Diff([]string{"second"}, texts()); diff != "" {
 			t.Error(diff)
 		}
 		if since := recent.Since(time.Now()); !since.Equal(start.Add(time.Minute)) {
 			t.Errorf("known since %s, want two hours ago", since)
 		}
-		time.Sleep(MaxAge)
+		time.Sleep(MaxAge) //nolint:forbidigo // virtual time
 		if all := texts(); len(all) > 0 || recent.bytes != 0 || len(recent.clusters) > 0 {
 			t.Errorf("%q are left, and %d bytes", all, recent.bytes)
 		}

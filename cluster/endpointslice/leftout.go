@@ -20,7 +20,8 @@ func (f *federatedSlices) applied(service key, now map[string]int) {
 			f.writer.registry.ReportLeftOut(source, sum)
 		}
 		if n := now[source]; n != 0 {
-			logs.Warn(f.Log, "Endpoints are in no slice: they would take more slices than -max-slices-per-source allows",
+			logs.Warn(f.Log, "Endpoints are in no slice: they would take more slices than "+
+				"-max-slices-per-source allows",
 				"service", service.String(), "source", source, "endpoints", n)
 		}
 	}

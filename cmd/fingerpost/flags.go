@@ -323,8 +323,9 @@ func (o *serveOptions) logWarnings(log logr.Logger, given map[string]bool) {
 	}
 
 	if o.Peers.ListenAddr != "" && !o.peerAuthentication {
-		logs.Warn(log, "Any client that reaches -peer-addr reads Services, addresses and names of Pods of all clusters, "+
-			"because -peer-authentication is off", "addr", o.Peers.ListenAddr, "certificates", o.TLS.ClientCA != "")
+		logs.Warn(log, "Any client that reaches -peer-addr reads Services, addresses and names of Pods of all "+
+			"clusters, because -peer-authentication is off",
+			"addr", o.Peers.ListenAddr, "certificates", o.TLS.ClientCA != "")
 	}
 	if o.traceCollector != "" {
 		log.Info("-trace-collector has no effect in this version", "collector", o.traceCollector)

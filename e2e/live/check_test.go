@@ -258,7 +258,8 @@ spec: {ports: [{port: 80}]}
 func TestCheckPre(t *testing.T) {
 	bare := controlplane.ForTest(t, controlplane.Options{Name: "bare", Light: true})
 	kubeconfig := admin(t, bare)
-	if err := bare.Apply(t.Context(), []byte("apiVersion: v1\nkind: Namespace\nmetadata: {name: linkerd}\n")); err != nil {
+	namespace := []byte("apiVersion: v1\nkind: Namespace\nmetadata: {name: linkerd}\n")
+	if err := bare.Apply(t.Context(), namespace); err != nil {
 		t.Fatal(err)
 	}
 	const line = "warning fingerpost-kubernetes/Links are served at version v1alpha3"

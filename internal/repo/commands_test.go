@@ -154,7 +154,7 @@ func TestCommands(t *testing.T) {
 	}
 }
 
-// A fleet takes as many commands as the page says, whatever a loop repeats counted each time: those of its section are
+// A fleet takes as many commands as the page names, whatever a loop repeats counted each time: those of its section are
 // all that there are.
 func TestFleetCommands(t *testing.T) {
 	const clusters, most = 20, 45

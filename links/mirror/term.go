@@ -298,8 +298,8 @@ func (t *term) reserveSpace(key api.Key, clusters []string) bool {
 	reserved := t.budget.reserve(key, clusters)
 	for _, name := range clusters {
 		if !reserved && !wasExhausted[name] {
-			logs.Warn(t.log, "A linked cluster has as many Services here as it may: existing ones are kept up to date, "+
-				"and no more are created",
+			logs.Warn(t.log, "A linked cluster has as many Services here as it may: existing ones are kept up to "+
+				"date, and no more are created",
 				"cluster", name, "limit", t.options.MaxServices, "first", key.String())
 		}
 	}

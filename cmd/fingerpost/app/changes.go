@@ -66,5 +66,6 @@ func (a *App) recordMember(
 		service = &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
 	}
 	service.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "Service"}
-	a.events.Eventf(service, nil, corev1.EventTypeNormal, "Member"+string(change.What), change.Cluster, "%s", change.Text)
+	reason := "Member" + string(change.What)
+	a.events.Eventf(service, nil, corev1.EventTypeNormal, reason, change.Cluster, "%s", change.Text)
 }

@@ -57,7 +57,8 @@ func compareReplicas(ctx context.Context, pair []cli.Replica) error {
 	}
 	first := slices.MinFunc(slices.Collect(maps.Keys(lasting)), compareItems)
 	return warningf("they differ in %s, such as %s: %s; 'fingerpost explain' shows the addresses of a "+
-		"Service in each", words.Count(len(lasting), "place"), strings.TrimRight(first.cluster+" "+first.service, " "), lasting[first])
+		"Service in each", words.Count(len(lasting), "place"),
+		strings.TrimRight(first.cluster+" "+first.service, " "), lasting[first])
 }
 
 // currentDifferences returns where two replicas differ now, and how.

@@ -50,7 +50,7 @@ func fleetMember(t *testing.T, own string, linked ...string) *environment {
 }
 
 // Each cluster of a fleet is checked by its own context, and compared with the file. The worst comes first, and one
-// line says how it stands.
+// line reports how it stands.
 func TestFleet(t *testing.T) {
 	members := map[string]*environment{
 		"east": fleetMember(t, "east", "west"),

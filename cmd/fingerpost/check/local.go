@@ -166,7 +166,8 @@ func (e *environment) checkClock(ctx context.Context) error {
 	response.Body.Close()
 	skew := api.MeasureSkew(sent, time.Now(), response.Header)
 	if skew.Abs() > maxSkew {
-		return warningf("it is %s away from this one: synchronise both clocks (NTP): the lifetimes of tokens and Leases depend on them",
+		return warningf("it is %s away from this one: synchronise both clocks (NTP): "+
+			"the lifetimes of tokens and Leases depend on them",
 			skew.Round(time.Second))
 	}
 	return nil

@@ -301,7 +301,8 @@ func (k *knownReplicas) clusterChecks() (checks []check) {
 				k.ofCluster(name, problem.Connecting, problem.Suspect, problem.Stale)),
 			clusterCategory.retried("the newest credentials of "+name+" work", "credentials-work",
 				k.ofCluster(name, problem.Credentials, problem.Expired, problem.ExpiresSoon)),
-			clusterCategory.retried("all required resources in "+name+" are readable", "required-resources-are-readable",
+			clusterCategory.retried(
+				"all required resources in "+name+" are readable", "required-resources-are-readable",
 				k.ofCluster(name, problem.Forbidden)),
 			clusterCategory.decided(name+" has the expected identity", "a-cluster-has-the-expected-identity",
 				k.ofCluster(name, problem.SameCluster, problem.OtherDomain, problem.OtherAnchors, problem.AnchorsExpire,

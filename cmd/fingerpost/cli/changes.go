@@ -77,6 +77,9 @@ func mergeChanges(responses []Response[debug.ChangesPage]) []replicaChanges {
 	return all
 }
 
+// lossy are the sorts by which clients may lose something.
+var lossy = []changes.What{changes.Began, changes.Left, changes.Deleted, changes.Emptied}
+
 // printChanges prints those of the replica that knows the most.
 func printChanges(frame *frame, all []replicaChanges, several bool, now time.Time) {
 	first := all[0]
@@ -93,11 +96,10 @@ func printChanges(frame *frame, all []replicaChanges, several bool, now time.Tim
 	table := newTable("TIME", "AGO", "WHAT", "CLUSTER", "SERVICE", "CHANGE")
 	table.keepColumns, table.volatile = 3, []string{"AGO"}
 	table.optional = []string{"AGO"}
-	for _, c := range first.Changes {
-		row := table.addRow(c.At.In(now.Location()).Format(time.TimeOnly), debug.Age(c.At, now), c.What,
-			dash(c.Cluster), dash(c.Service), c.Text)
-		switch c.What {
-		case changes.Began, changes.Left, changes.Deleted, changes.Emptied:
+	for _, change := range first.Changes {
+		row := table.addRow(change.At.In(now.Location()).Format(time.TimeOnly), debug.Age(change.At, now), change.What,
+			dash(change.Cluster), dash(change.Service), change.Text)
+		if slices.Contains(lossy, change.What) {
 			row.colours["WHAT"] = Yellow
 		}
 	}

@@ -82,7 +82,8 @@ named, and at the latest when the time is over: then the exit code is 1.`,
 	}
 
 	flags.addDebugFlags(cmd, wideOutput, nameOutput)
-	cmd.Flags().DurationVar(&wait, "wait", 0, "how long to wait until all clusters are Live; 0 to print them as they are")
+	cmd.Flags().DurationVar(&wait, "wait", 0,
+		"how long to wait until all clusters are Live; 0 to print them as they are")
 	return cmd
 }
 

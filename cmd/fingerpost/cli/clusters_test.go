@@ -144,7 +144,7 @@ func TestRestoredCluster(t *testing.T) {
 	}
 }
 
-// The verdict is about what is shown, and says so if that is not all.
+// The verdict is about what is shown, and states if that is not all.
 func TestVerdict(t *testing.T) {
 	const details = ". Details: fingerpost clusters cluster-00 -o wide"
 	for want, c := range map[string]struct {
@@ -210,7 +210,8 @@ func TestWaitForClusters(t *testing.T) {
 	for args, want := range map[string]string{
 		"":          "cluster-1 is Stale, and 1 more is not Live",
 		"cluster-2": "cluster-2 is Suspect",
-		"--debug-addr " + comes.Listener.Addr().String(): "cluster-1 is Stale in 1 of 2 replicas, and 1 more is not Live",
+		"--debug-addr " + comes.Listener.Addr().String(): "cluster-1 is Stale in 1 of 2 replicas, " +
+			"and 1 more is not Live",
 	} {
 		args := append([]string{"clusters", "--wait", "30ms", "--debug-addr", stays}, strings.Fields(args)...)
 		if out, err := fingerpost(t, args...); ExitCode(err) != ExitNo || err.Error() != want ||

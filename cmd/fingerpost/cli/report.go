@@ -59,7 +59,8 @@ namespaces, Services and Pods, and addresses. What cannot be read is named in er
 	cmd.Flags().StringVarP(&flags.file, "file", "f", "",
 		"file to write, a tar archive that is compressed by gzip; - for stdout; empty to write none")
 	cmd.Flags().StringSliceVar(&flags.adminAddrs, adminPort.flag, nil, "address of the "+adminPort.purpose+
-		", or several addresses, where --"+debugPort.flag+" is given; empty for its default port beside the debug server's")
+		", or several addresses, where --"+debugPort.flag+" is given; empty for its default port beside the "+
+		debugPort.purpose)
 	return cmd
 }
 
@@ -321,7 +322,8 @@ func (r *report) archive(to io.Writer) error {
 // fileName returns a name as one of a file: an address has characters that others do not take.
 func fileName(name string) string {
 	return strings.Map(func(r rune) rune {
-		isPlain := r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune(".-_", r)
+		isLetter := r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z'
+		isPlain := isLetter || r >= '0' && r <= '9' || strings.ContainsRune(".-_", r)
 		if !isPlain {
 			return '_'
 		}

@@ -129,7 +129,8 @@ func TestReportByAddress(t *testing.T) {
 	server := cmdtest.DebugServer(t, map[string]any{"/debug/version": "v1", "/metrics": "x"})
 	t.Setenv("KUBECONFIG", "/dev/null")
 	out, err := fingerpost(t, "report", "--debug-addr", server, "--metrics-addr", server)
-	if err != nil || !strings.Contains(out, "metrics.txt") || !strings.Contains(out, "not read: cluster: which cluster?") {
+	noCluster := strings.Contains(out, "not read: cluster: which cluster?")
+	if err != nil || !noCluster || !strings.Contains(out, "metrics.txt") {
 		t.Errorf("%v\n%s", err, out)
 	}
 	if _, err := fingerpost(t, "report", "--debug-addr", server, "-f", "/nowhere/report"); err == nil {

@@ -66,7 +66,8 @@ func mergeDiagnoses(responses []Response[[]cluster.Diagnosis]) []replicaDiagnose
 func checkDiagnoses(all []replicaDiagnoses) error {
 	for _, r := range all {
 		if len(r.Diagnoses) == 0 {
-			return WithExitCode(ExitNo, errors.New("there are no usable credentials to try: see the Link, and its Secret"))
+			return WithExitCode(ExitNo, errors.New(
+				"there are no usable credentials to try: see the Link, and its Secret"))
 		}
 		for _, d := range r.Diagnoses {
 			for _, step := range d.Steps {
@@ -81,11 +82,11 @@ func checkDiagnoses(all []replicaDiagnoses) error {
 
 func printDiagnoses(frame *frame, all []replicaDiagnoses, several bool, _ time.Time) {
 	for i, r := range all {
-		for j, d := range r.Diagnoses {
+		for j, diagnosis := range r.Diagnoses {
 			if i+j > 0 {
 				frame.printf("")
 			}
-			from := "with " + d.Source
+			from := "with " + diagnosis.Source
 			if several {
 				from = "from replica " + r.Replica + ", " + from
 			}
@@ -93,7 +94,7 @@ func printDiagnoses(frame *frame, all []replicaDiagnoses, several bool, _ time.T
 
 			table := newTable("", "STEP", "TOOK", "WHAT")
 
-			for _, step := range d.Steps {
+			for _, step := range diagnosis.Steps {
 				mark, text, colour := "√", step.Text, Green
 				if !step.OK {
 					mark, colour = "×", Red

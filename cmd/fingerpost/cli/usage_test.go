@@ -64,8 +64,9 @@ func TestVersion(t *testing.T) {
 	server := cmdtest.DebugServer(t, map[string]any{"/debug/version": map[string]any{"version": "v1\x1b[31m"}})
 	for args, want := range map[string]string{
 		"--client": "Client version: test\n", "--client --short": "test\n",
-		"--debug-addr " + server + "," + server: "Client version: test\nServer version: v1[31m (" + server + ", " + server + ")\n",
-		"--debug-addr 127.0.0.1:1":              "Client version: test\nServer version: unknown: no response from",
+		"--debug-addr " + server + "," + server: "Client version: test\n" +
+			"Server version: v1[31m (" + server + ", " + server + ")\n",
+		"--debug-addr 127.0.0.1:1": "Client version: test\nServer version: unknown: no response from",
 	} {
 		out, err := fingerpost(t, append([]string{"version"}, strings.Fields(args)...)...)
 		if err != nil || !strings.HasPrefix(out, want) {

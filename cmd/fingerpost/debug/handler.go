@@ -38,7 +38,8 @@ type Sources struct {
 	ReadOnly      bool   // this replica writes into no cluster
 }
 
-// Handler serves the pages. It changes nothing; only /debug/troubleshoot sends requests, to the API server of a cluster. Pages about everything are computed at most once a second.
+// Handler serves the pages. It changes nothing; only /debug/troubleshoot sends requests, to the API server of a
+// cluster. Pages about everything are computed at most once a second.
 func Handler(sources Sources) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /{$}", &statusPageHandler{Sources: sources})
@@ -96,12 +97,12 @@ func (s *Sources) serveStream(writer http.ResponseWriter, request *http.Request)
 }
 
 // serveExplanation explains what a client gets: ?authority=&ns=&pod=&node=.
-func (s *Sources) serveExplanation(w http.ResponseWriter, r *http.Request) {
-	query := r.URL.Query()
+func (s *Sources) serveExplanation(writer http.ResponseWriter, request *http.Request) {
+	query := request.URL.Query()
 	client := serving.Client{Namespace: query.Get("ns"), Pod: query.Get("pod"), Node: query.Get("node")}
 	explanation, err := s.Discovery.Explain(query.Get("authority"), client)
 	if err != nil {
-		http.Error(w, status.Convert(err).Message(), http.StatusBadRequest)
+		http.Error(writer, status.Convert(err).Message(), http.StatusBadRequest)
 		return
 	}
 
@@ -111,7 +112,7 @@ func (s *Sources) serveExplanation(w http.ResponseWriter, r *http.Request) {
 	for _, change := range recent[:min(len(recent), explainedChanges)] {
 		explanation.Changes = append(explanation.Changes, change.At.UTC().Format(time.RFC3339)+" "+change.Text)
 	}
-	writeJSON(w, explanation)
+	writeJSON(writer, explanation)
 }
 
 // serveDiagnoses goes the way to a cluster step by step.

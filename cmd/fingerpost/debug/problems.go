@@ -125,7 +125,7 @@ func (s *problemsOfService) addAll() {
 	}
 }
 
-// noneOf says that none of some endpoints is ready, and how many they are.
+// noneOf reports that none of some endpoints is ready, and how many they are.
 func noneOf(n int) string {
 	if n == 1 {
 		return "its endpoint is not ready"

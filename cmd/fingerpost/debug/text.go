@@ -52,7 +52,8 @@ func DrainText(drain cluster.Drain) string {
 func LagText(s discovery.StreamStatus, now time.Time) string {
 	text := ""
 	if s.Behind != nil {
-		text += fmt.Sprintf(", %s and %s behind", words.Count(s.Behind.Adds, "add"), words.Count(s.Behind.Removes, "remove"))
+		adds, removes := words.Count(s.Behind.Adds, "add"), words.Count(s.Behind.Removes, "remove")
+		text += fmt.Sprintf(", %s and %s behind", adds, removes)
 	}
 	if s.Sending != nil {
 		text += fmt.Sprintf(", has not read for %s", Age(*s.Sending, now))
