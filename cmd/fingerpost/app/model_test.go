@@ -413,13 +413,15 @@ func (s *scenario) mirrorDifferences(m *model) (all []string) {
 	return all
 }
 
-// mayStay reports whether what was written for a cluster that is not linked may still be there. A replica that was
-// started without its state, and has not seen the cluster linked, leaves it until Links could be back that were
-// deleted with their CRD.
+// mayStay reports whether what was written for a cluster that is not linked may still be there. A replica that has
+// neither restored the cluster nor seen it linked leaves it until Links could be back that were deleted with their CRD:
+// it was started without its state, or after the cluster was unlinked, by which its state has none of it.
 func (s *scenario) mayStay(m *model, cluster string) bool {
 	const grace = 5*time.Minute + simSettle
+	at, unlinked := s.unlinked[cluster]
 	return m.clusters[cluster] == nil && slices.ContainsFunc(s.replicas, func(r *replica) bool {
-		return r.bare && time.Since(r.began) < grace
+		knowsNothing := r.bare || unlinked && r.began.After(at)
+		return knowsNothing && time.Since(r.began) < grace
 	})
 }
 

@@ -159,6 +159,7 @@ type scenario struct {
 
 	recorder     *recorder                    // nil for none
 	watch        *watch                       // of a random history; nil in a scenario
+	unlinked     map[string]time.Time         // when the Link or the Secret of a cluster was deleted last
 	heldLinks    map[string]map[string]string // those that were deleted with their CRD, and are not created again yet
 	backups      map[string]func()            // of API servers
 	sliceNames   sliceNames
@@ -410,6 +411,9 @@ func (s *scenario) do(verb string, args []string) {
 		namespace, name := namespaced(at(2))
 		deleted := s.network.Server(at(0)).Delete(at(1), namespace, s.objectName(at(0), namespace, name))
 		s.needs(deleted, "delete: cluster %s has no %s %s", args[0], args[1], args[2])
+		if args[1] == "Link" {
+			s.noteUnlinked(name)
+		}
 		if s.watch != nil && args[1] == "Service" {
 			s.endpointsOnly(args[0], namespace, name, nil)
 		}
@@ -441,6 +445,7 @@ func (s *scenario) do(verb string, args []string) {
 	case "unlink":
 		deleted := s.network.Server(home).Delete("Secret", ours, "cluster-credentials-"+at(0))
 		s.needs(deleted, "unlink: cluster %s is not linked", args[0])
+		s.noteUnlinked(args[0])
 	case "rotate":
 		if s.credentials(at(0)) == nil {
 			break
@@ -745,6 +750,14 @@ func (s *scenario) page() {
 	for _, p := range problem.FindAllStringSubmatch(page, -1) {
 		fmt.Fprintf(&s.out, "page %s %s\n", map[string]string{"bad": "×", "warn": "‼"}[p[1]], p[2])
 	}
+}
+
+// noteUnlinked keeps when a cluster was unlinked.
+func (s *scenario) noteUnlinked(cluster string) {
+	if s.unlinked == nil {
+		s.unlinked = map[string]time.Time{}
+	}
+	s.unlinked[cluster] = time.Now()
 }
 
 // troubleshoot prints the steps of the first replica's way to a cluster, without what differs from run to run.
