@@ -191,8 +191,7 @@ func (f *fleet) readOnly() {
 	ctx, local := f.Context(), f.Local
 	f.do(local.Deny(ctx, local.Identity, "update", resource))
 	f.do(f.west.Scale(ctx, f.Namespace, mesh.Service, 3))
-	f.reports(10*time.Second, "× Fingerpost can write to east the credentials do not permit "+
-		"writing: grant update on "+resource)
+	f.reports(10*time.Second, "× Fingerpost can write to east permissions are missing: grant update on "+resource)
 	f.shows("Nothing is written into east")
 	f.do(local.Allow(ctx, local.Identity, "update", resource))
 	f.do(f.Server.Stop()) // it reviews permissions again after minutes, or when it starts

@@ -217,7 +217,7 @@ spec: {ports: [{port: 80}]}
 		},
 		{
 			"clock skew", "warning fingerpost-kubernetes/its clock agrees with this one",
-			"away from this one: tokens and Leases depend on clocks",
+			"away from this one: synchronise both clocks",
 		},
 		{
 			"duplicate cluster name", "error fingerpost-links/all conditions of Link check/west-again are True",
