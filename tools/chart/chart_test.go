@@ -573,7 +573,8 @@ func TestRefusals(t *testing.T) {
 			"links.allowHosts: 10.0.0.0/99 is neither a name nor an address nor a CIDR",
 		},
 		"a quota for no class": {
-			server, "{resourceQuota: {enabled: true}}", "resourceQuota.enabled is for Pods of priorityClassName, which is empty",
+			server, "{resourceQuota: {enabled: true}}",
+			"resourceQuota.enabled is for Pods of priorityClassName, which is empty",
 		},
 		"a port twice": {
 			server, "{ports: {admin: 8086}}", "ports.admin is 8086, which is that of ports.grpc",
