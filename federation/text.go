@@ -27,6 +27,15 @@ func isUnplain(r rune) bool {
 	return r == '"' || r == '\\' || r == utf8.RuneError || !unicode.IsPrint(r)
 }
 
+// PrintableWithin returns a text of others as one line of at most so many bytes, which are 4 or more.
+func PrintableWithin(text string, bytes int) string {
+	const more = "..."
+	if text = Printable(text); len(text) > bytes {
+		text = strings.ToValidUTF8(text[:bytes-len(more)], "") + more
+	}
+	return text
+}
+
 // Printable returns a message as one line, with '?' for what is not printed: logs, conditions and terminals show it as
 // it is.
 func Printable(message string) string {

@@ -34,3 +34,15 @@ func TestPlainIsShown(t *testing.T) {
 		}
 	})
 }
+
+// A text of others is cut between characters, after what cannot be printed was replaced.
+func TestPrintableWithin(t *testing.T) {
+	for text, want := range map[string]string{
+		"": "", "short": "short", "12345678": "12345678", "123456789": "12345...",
+		"1234é6789": "1234...", "a\x1bb\n": "a?b ", "\x00\x00\x00\x00\x00\x00\x00\x00\x00": "?????...",
+	} {
+		if got := PrintableWithin(text, 8); got != want {
+			t.Errorf("%q is %q, want %q", text, got, want)
+		}
+	}
+}

@@ -60,12 +60,7 @@ func CauseOf(err error) Cause {
 }
 
 // bounded returns a text of the other side on one line, printable, of maxCause bytes at most.
-func bounded(text string) string {
-	if text = federation.Printable(text); len(text) > maxCause {
-		text = strings.ToValidUTF8(text[:maxCause-3], "") + "..."
-	}
-	return text
-}
+func bounded(text string) string { return federation.PrintableWithin(text, maxCause) }
 
 // firstOf returns the first of joined errors, and how many there are besides.
 func firstOf(err error) (more int, first error) {

@@ -6,8 +6,8 @@
 package changes
 
 import (
+	"cmp"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -127,10 +127,7 @@ func (r *Recent) Since(now time.Time) time.Time {
 
 // Add adds a Change, and forgets those for which there is no room or that are too old.
 func (r *Recent) Add(change Change) {
-	change.Text = federation.Printable(change.Text)
-	if len(change.Text) > maxText {
-		change.Text = strings.ToValidUTF8(change.Text[:maxText-3], "") + "..."
-	}
+	change.Text = federation.PrintableWithin(change.Text, maxText)
 
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -187,7 +184,7 @@ func (r *Recent) Last(now time.Time) []Change {
 	}
 	r.mu.Unlock()
 
-	slices.SortFunc(all, func(a, b numbered) int { return int(b.number) - int(a.number) })
+	slices.SortFunc(all, func(a, b numbered) int { return cmp.Compare(b.number, a.number) })
 	changes := make([]Change, len(all))
 	for i, n := range all {
 		changes[i] = n.Change

@@ -117,8 +117,6 @@ func warn(to events.EventRecorder, s *serviceRecord, reason, text string) {
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Service"},
 		ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace, Name: s.Name, UID: s.uid},
 	}
-	if text = federation.Printable(text); len(text) > maxNote {
-		text = strings.ToValidUTF8(text[:maxNote-3], "") + "..."
-	}
-	to.Eventf(service, nil, corev1.EventTypeWarning, reason, "WriteSlices", "%s", text)
+	note := federation.PrintableWithin(text, maxNote)
+	to.Eventf(service, nil, corev1.EventTypeWarning, reason, "WriteSlices", "%s", note)
 }

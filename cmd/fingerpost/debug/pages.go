@@ -181,8 +181,8 @@ func (s *Sources) changesAbout(query url.Values) ChangesPage {
 		view := s.Store.View(federation.Ref{
 			Cluster: federation.Cluster(s.Cluster), Service: federation.Service{Namespace: namespace, Name: name},
 		})
-		if view != nil {
-			for m := range view.Composition.Without(nil) {
+		if view != nil && view.Composition != nil {
+			for _, m := range view.Composition.Members {
 				subject.Members = append(subject.Members, m.Ref)
 			}
 		}
