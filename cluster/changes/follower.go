@@ -3,6 +3,9 @@ package changes
 import (
 	"context"
 	"fmt"
+	"iter"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -15,6 +18,13 @@ import (
 // is wrong with a Link.
 const lookAgain = 10 * time.Second
 
+// The bounds of what is reported.
+const (
+	reportEvery = 10 * time.Minute // of one Service, and one sort of Change
+	maxReports  = 256              // within that time
+	maxNamed    = 3                // members in a report
+)
+
 // Sources are what a Follower compares.
 type Sources struct {
 	Replica string // this one
@@ -26,8 +36,9 @@ type Sources struct {
 	Links    func() []problem.Problem               // what is wrong with Links themselves
 	Complete func() bool                            // it is known which clusters are linked
 
-	// Report reports that a member of a Service of the local cluster came or went, in the replica that writes there.
-	Report func(context.Context, Change)
+	// Report reports that members of a Service (namespace/name) of the local cluster came or went, in the replica that
+	// writes there.
+	Report func(ctx context.Context, service string, what What, text string)
 }
 
 // A Follower adds to a Recent what has changed.
@@ -41,15 +52,10 @@ type Follower struct {
 	recent      *Recent
 	differences *federation.Differences
 
-	statuses map[string]cluster.Status                 // as they were compared last
-	problems map[string]map[problemKey]problem.Problem // by cluster; those of Links have the key ""
-	writers  map[string]string                         // the last that was known of each cluster
-}
-
-// problemKey is what remains of a Problem while its text and its severity change.
-type problemKey struct {
-	class  problem.Class
-	object problem.Object
+	statuses map[string]cluster.Status    // as they were compared last
+	problems map[string][]problem.Problem // by cluster, since they were found; those of Links have the key ""
+	writers  map[string]string            // the last that was known of each cluster
+	reported map[string]time.Time         // when, by the sort of Change and the Service
 }
 
 // NewFollower returns a Follower that adds to a Recent.
@@ -57,7 +63,8 @@ func NewFollower(recent *Recent, sources Sources) *Follower {
 	return &Follower{
 		Sources: sources, recent: recent, differences: sources.Store.Differences(),
 		statuses: map[string]cluster.Status{},
-		problems: map[string]map[problemKey]problem.Problem{}, writers: map[string]string{},
+		problems: map[string][]problem.Problem{}, writers: map[string]string{},
+		reported: map[string]time.Time{},
 	}
 }
 
@@ -123,6 +130,7 @@ func (f *Follower) compare(statuses map[string]cluster.Status, all bool) {
 	}
 
 	if all {
+		f.forgetReported()
 		f.compareProblems("", f.Links())
 	}
 	f.statuses = statuses
@@ -188,28 +196,25 @@ func (f *Follower) compareWriter(name string, writing cluster.Writing) {
 
 // compareProblems adds the Problems of a cluster that have begun and ended; of no cluster, those of all Links.
 func (f *Follower) compareProblems(of string, all []problem.Problem) {
-	before, found := f.problems[of], map[problemKey]problem.Problem{}
-	for _, now := range problem.ToLook(all) {
-		starting := now.Class == problem.Connecting && !now.IsUrgent() // each new cluster is, for a moment
-		if starting {
+	before := f.problems[of]
+	found := slices.DeleteFunc(problem.ToLook(all), func(p problem.Problem) bool {
+		return p.Class == problem.Connecting && !p.IsUrgent() // each new cluster is, for a moment
+	})
+
+	for i := range found {
+		now := &found[i]
+		if old := slices.IndexFunc(before, now.IsSame); old >= 0 {
+			now.Since = before[old].Since
 			continue
 		}
-
-		key := problemKey{now.Class, now.Object}
-		old, lasts := before[key]
-		if lasts {
-			now.Since = old.Since
-		} else {
-			now.Since = time.Now()
-			f.addCluster(now.Cluster, Began, "%s: %s", now.Title, now.Text)
-		}
-		found[key] = now
+		now.Since = time.Now()
+		f.addCluster(now.Cluster, Began, "%s: %s", now.Title, now.Text)
 	}
 
-	for key, p := range before {
-		if _, lasts := found[key]; !lasts {
-			f.addCluster(p.Cluster, Ended, "%s: that is over, after %s", p.Title,
-				time.Since(p.Since).Round(time.Second))
+	for _, old := range before {
+		if !slices.ContainsFunc(found, old.IsSame) {
+			lasted := time.Since(old.Since).Round(time.Second)
+			f.addCluster(old.Cluster, Ended, "%s: that is over, after %s", old.Title, lasted)
 		}
 	}
 	f.problems[of] = found
@@ -270,7 +275,17 @@ func (f *Follower) addDifference(ctx context.Context, found federation.Differenc
 func (f *Follower) addMembers(
 	ctx context.Context, change Change, isLasting bool, before, after *federation.Composition,
 ) {
-	report := func(what What, m federation.MemberRef) {
+	left := f.addMoved(change, Left, before.Without(after))
+	joined := f.addMoved(change, Joined, after.Without(before))
+	if isLasting && change.Home == f.Local {
+		f.report(ctx, change.Service, Left, left)
+		f.report(ctx, change.Service, Joined, joined)
+	}
+}
+
+// addMoved adds members of a Service that left or joined, and returns their texts.
+func (f *Follower) addMoved(change Change, what What, members iter.Seq[federation.MemberRef]) (texts []string) {
+	for m := range members {
 		change.What, change.Cluster, change.Member = what, string(m.Cluster), m.Namespace+"/"+m.Name
 		change.Text = fmt.Sprintf("member %s of cluster %s has %s", change.Member, m.Cluster,
 			strings.ToLower(string(what)))
@@ -278,19 +293,34 @@ func (f *Follower) addMembers(
 			change.Text += f.whyLeft(m.Ref)
 		}
 		f.add(change)
+		texts = append(texts, change.Text)
+	}
+	return texts
+}
 
-		writing := f.statuses[f.Local].Writing.State == cluster.Holding
-		if isLasting && writing && change.Home == f.Local {
-			f.Report(ctx, change)
-		}
+// report reports that members of a Service came or went, if this replica writes into the local cluster now. Who may
+// annotate Services decides how often that is: so it is reported of a Service once in reportEvery, and of so many
+// Services meanwhile. The Changes have all.
+func (f *Follower) report(ctx context.Context, service string, what What, texts []string) {
+	statuses, _ := f.Statuses()
+	key := string(what) + " " + service
+	reported := time.Since(f.reported[key]) < reportEvery
+	writing := statuses[f.Local].Writing.State == cluster.Holding
+	if len(texts) == 0 || !writing || reported || len(f.reported) == maxReports {
+		return
 	}
 
-	for m := range before.Without(after) {
-		report(Left, m)
+	f.reported[key] = time.Now()
+	text := strings.Join(texts[:min(len(texts), maxNamed)], "; ")
+	if more := len(texts) - maxNamed; more > 0 {
+		text += fmt.Sprintf("; and %d more", more)
 	}
-	for m := range after.Without(before) {
-		report(Joined, m)
-	}
+	f.Report(ctx, service, what, text)
+}
+
+// forgetReported forgets what may be reported again.
+func (f *Follower) forgetReported() {
+	maps.DeleteFunc(f.reported, func(_ string, at time.Time) bool { return time.Since(at) >= reportEvery })
 }
 
 // whyLeft returns what can be seen of why a cluster's Service is no member any more; empty if there is no sign.

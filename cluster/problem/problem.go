@@ -126,6 +126,11 @@ func ToLook(all []Problem) (found []Problem) {
 	return found
 }
 
+// IsSame reports whether both are one Problem, whose text and severity may have changed meanwhile.
+func (p Problem) IsSame(o Problem) bool {
+	return p.Class == o.Class && p.Reason == o.Reason && p.Object == o.Object
+}
+
 // KeepSince takes over since when Problems last that there were before. New ones begin now, unless it is known when.
 func KeepSince(before, all []Problem, now time.Time) {
 	for i := range all {
@@ -135,8 +140,7 @@ func KeepSince(before, all []Problem, now time.Time) {
 		}
 
 		p.Since = now
-		same := func(o Problem) bool { return o.Class == p.Class && o.Reason == p.Reason && o.Object == p.Object }
-		if old := slices.IndexFunc(before, same); old >= 0 {
+		if old := slices.IndexFunc(before, p.IsSame); old >= 0 {
 			p.Since = before[old].Since
 		}
 	}

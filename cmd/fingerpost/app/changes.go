@@ -14,10 +14,13 @@ import (
 	"github.com/fingerpost/fingerpost/cluster/api"
 	"github.com/fingerpost/fingerpost/cluster/changes"
 	"github.com/fingerpost/fingerpost/cluster/problem"
+	"github.com/fingerpost/fingerpost/federation"
 )
 
 // uidTimeout is how long an Event waits for the UID of its Service.
 const uidTimeout = 2 * time.Second
+
+const maxNote = 1024 // bytes of an Event's note, as API servers take it
 
 // addChanges adds what follows what changes.
 func (a *App) addChanges(log logr.Logger, options Options, localConn *api.Connection) error {
@@ -43,8 +46,8 @@ func (a *App) addChanges(log logr.Logger, options Options, localConn *api.Connec
 			membership, _ := a.Links.Membership()
 			return membership.IsComplete()
 		},
-		Report: func(ctx context.Context, change changes.Change) {
-			a.recordMember(ctx, log, services, change)
+		Report: func(ctx context.Context, service string, what changes.What, text string) {
+			a.recordMembers(ctx, log, services, service, what, text)
 		},
 	})
 
@@ -52,20 +55,22 @@ func (a *App) addChanges(log logr.Logger, options Options, localConn *api.Connec
 	return nil
 }
 
-// recordMember records an Event on a Service of the local cluster, of which a member came or went. kubectl finds the
+// recordMembers records an Event on a Service of the local cluster, of which members came or went. kubectl finds the
 // Events of an object by its UID, which is read for it.
-func (a *App) recordMember(
-	ctx context.Context, log logr.Logger, services corev1client.ServicesGetter, change changes.Change,
+func (a *App) recordMembers(
+	ctx context.Context, log logr.Logger, services corev1client.ServicesGetter,
+	of string, what changes.What, text string,
 ) {
-	namespace, name, _ := strings.Cut(change.Service, "/")
+	namespace, name, _ := strings.Cut(of, "/")
 	ctx, cancel := context.WithTimeout(ctx, uidTimeout)
 	defer cancel()
 	service, err := services.Services(namespace).Get(ctx, name, metav1.GetOptions{})
 	if err != nil { // it may have been deleted
-		log.V(1).Info("A Service cannot be read, so its Event has no UID", "service", change.Service, "error", err)
+		log.V(1).Info("A Service cannot be read, so its Event has no UID", "service", of, "error", err)
 		service = &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
 	}
+
 	service.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "Service"}
-	reason := "Member" + string(change.What)
-	a.events.Eventf(service, nil, corev1.EventTypeNormal, reason, change.Cluster, "%s", change.Text)
+	note := federation.PrintableWithin(text, maxNote)
+	a.events.Eventf(service, nil, corev1.EventTypeNormal, "Member"+string(what), "FollowMembers", "%s", note)
 }
