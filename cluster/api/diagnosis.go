@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"mime"
 	"net"
 	"net/http"
 	"net/url"
@@ -19,6 +20,7 @@ import (
 	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 )
@@ -47,7 +49,8 @@ type Questions struct {
 }
 
 const (
-	maxBody = 1 << 20 // bytes of a response that are read
+	maxBody   = 1 << 20  // bytes of a response that are read
+	maxHeader = 64 << 10 // bytes of its headers
 )
 
 // Diagnose tries to reach an API server with a configuration, which is complete. dial replaces the way to dial, and the
@@ -158,7 +161,8 @@ func noAnswer(what string, err error) error {
 	return stableError(err, ProbeTimeout)
 }
 
-// shakeHands does a TLS handshake, and verifies what is presented only then, so that it can be shown in any case.
+// shakeHands does a TLS handshake, and shows what is presented also if it cannot be trusted. To a server that cannot be
+// trusted no client certificate is sent.
 func (d *diagnosis) shakeHands(ctx context.Context, conn net.Conn) {
 	config, err := rest.TLSConfigFor(d.config)
 	if err != nil {
@@ -166,57 +170,73 @@ func (d *diagnosis) shakeHands(ctx context.Context, conn net.Conn) {
 		return
 	}
 	if config == nil {
-		config = &tls.Config{} //nolint:gosec // it verifies below
+		config = &tls.Config{} //nolint:gosec // its default is what Kubernetes wants
 	}
 
 	insecure := config.InsecureSkipVerify
 	config.ServerName = cmp.Or(config.ServerName, d.base.Hostname())
-	config.InsecureSkipVerify = true // the certificate is verified below
-	client := tls.Client(conn, config)
+	config.InsecureSkipVerify = true // VerifyConnection verifies, and has what is presented
+	var presented string
+	config.VerifyConnection = func(state tls.ConnectionState) error {
+		presented = tls.VersionName(state.Version) + " with " + certificateText(state.PeerCertificates[0])
+		if insecure {
+			presented += "; it is not verified"
+			return nil
+		}
+		return d.verify(state, config)
+	}
+
 	began := time.Now()
 	limited, cancel := context.WithTimeout(ctx, ProbeTimeout)
 	defer cancel()
-
-	if err := client.HandshakeContext(limited); err != nil {
-		d.add("TLS", time.Since(began), "", &ProbeError{Unreachable, noAnswer("TLS handshake", err)})
-		return
+	err = tls.Client(conn, config).HandshakeContext(limited)
+	if err != nil && ReasonFor(err) != Untrusted {
+		err = &ProbeError{Unreachable, noAnswer("TLS handshake", err)}
 	}
-	took, state := time.Since(began), client.ConnectionState()
-	presented := state.PeerCertificates[0]
-	text := fmt.Sprintf("%s with %s", tls.VersionName(state.Version), certificateText(presented))
-	if insecure {
-		d.add("TLS", took, text+"; it is not verified", nil)
-		return
-	}
+	d.add("TLS", time.Since(began), presented, err)
+}
 
-	intermediates := x509.NewCertPool()
+// verify returns why what a server presents is not trusted.
+func (d *diagnosis) verify(state tls.ConnectionState, config *tls.Config) error {
+	presented, intermediates := state.PeerCertificates[0], x509.NewCertPool()
 	for _, c := range state.PeerCertificates[1:] {
 		intermediates.AddCert(c)
 	}
-	_, err = presented.Verify(x509.VerifyOptions{
+	_, err := presented.Verify(x509.VerifyOptions{
 		Roots: config.RootCAs, DNSName: config.ServerName, Intermediates: intermediates,
 	})
-	if err != nil {
-		err = &ProbeError{Untrusted, fmt.Errorf(
-			"%s; presented is %s; %s", untrusted(err), certificateText(presented), trustedText(d.config))}
+	if err == nil {
+		return nil
 	}
-	d.add("TLS", took, text, err)
+	return &ProbeError{Untrusted, fmt.Errorf("%s; presented is %s; %s",
+		cmp.Or(untrusted(err), err.Error()), certificateText(presented), trustedText(d.config))}
 }
 
-// ask goes from HTTP to rights, over a client of its own.
+// ask goes from HTTP to rights, over connections of its own. Those of client-go would be kept, for whoever asks next.
 func (d *diagnosis) ask(ctx context.Context, questions Questions) {
 	config := rest.CopyConfig(d.config)
-	config.Dial, config.Timeout, config.QPS = d.dial, ProbeTimeout, -1
-	config.ContentType, config.WarningHandler = "application/json", rest.NoWarnings{}
-	config.DisableCompression = true
-	client, err := rest.HTTPClientFor(config)
+	config.QPS, config.ContentType, config.WarningHandler = -1, runtime.ContentTypeJSON, rest.NoWarnings{}
+	secure, err := rest.TLSConfigFor(config)
 	if err != nil {
 		d.add("HTTP", 0, "", &ProbeError{Malformed, err})
 		return
 	}
 
-	defer client.CloseIdleConnections()
-	client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	connections := &http.Transport{
+		Proxy: func(*http.Request) (*url.URL, error) { return d.proxy() }, DialContext: d.dial, TLSClientConfig: secure,
+		ForceAttemptHTTP2: true, DisableCompression: true, MaxResponseHeaderBytes: maxHeader,
+	}
+	defer connections.CloseIdleConnections()
+	transport, err := rest.HTTPWrappersForConfig(config, connections)
+	if err != nil {
+		d.add("HTTP", 0, "", &ProbeError{Malformed, err})
+		return
+	}
+
+	client := &http.Client{
+		Transport: transport, Timeout: ProbeTimeout,
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
 	if !d.request(ctx, client) || !d.identify(ctx, client, config) {
 		return
 	}
@@ -345,7 +365,7 @@ func credentialsText(config *rest.Config) string {
 
 	claims, readable := claimsOf(config.BearerToken)
 	if !readable {
-		return "a token that does not tell what it is"
+		return "a token that does not describe itself"
 	}
 	text := fmt.Sprintf("a token of %s for audience %s, issued by %s", cmp.Or(claims.Subject, "no subject"),
 		some(claims.Audience), cmp.Or(claims.Issuer, "no issuer"))
@@ -359,11 +379,10 @@ func credentialsText(config *rest.Config) string {
 func (d *diagnosis) list(ctx context.Context, client *http.Client, kind Kind, isOptional bool) Step {
 	name, began := "list "+kind.Resource.GroupResource().String(), time.Now()
 	var response *http.Response
-	var body []byte
 	var err error
 
 	for _, path := range kind.paths() {
-		response, body, err = d.get(ctx, client, path, url.Values{"limit": {"1"}, "labelSelector": {kind.Labels}})
+		response, _, err = d.get(ctx, client, path, url.Values{"limit": {"1"}, "labelSelector": {kind.Labels}})
 		if err != nil || response.StatusCode != http.StatusNotFound {
 			break // else an older version may be served
 		}
@@ -373,9 +392,10 @@ func (d *diagnosis) list(ctx context.Context, client *http.Client, kind Kind, is
 	}
 
 	took := time.Since(began)
+	media, _, _ := mime.ParseMediaType(response.Header.Get("Content-Type"))
 
 	switch code := response.StatusCode; {
-	case code == http.StatusOK && json.Valid(body):
+	case code == http.StatusOK && media == runtime.ContentTypeJSON:
 		return newStep(name, took, "answered", nil)
 	case code == http.StatusNotFound && isOptional:
 		return newStep(name, took, "the API server does not serve it, and it is not needed", nil)
@@ -384,7 +404,7 @@ func (d *diagnosis) list(ctx context.Context, client *http.Client, kind Kind, is
 	case code == http.StatusForbidden:
 		err = &ProbeError{Forbidden, errors.New("refused (403): grant get, list and watch")}
 	case code == http.StatusOK:
-		err = &ProbeError{Malformed, fmt.Errorf("the answer is %q, and no list", response.Header.Get("Content-Type"))}
+		err = &ProbeError{Malformed, fmt.Errorf("the answer is %q, and no list", media)}
 	default:
 		err = &ProbeError{NotReady, fmt.Errorf("%s answers %d", answerer(response), code)}
 	}

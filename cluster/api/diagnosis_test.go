@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"crypto/ed25519"
+	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/base64"
@@ -46,6 +47,17 @@ func TestDiagnose(t *testing.T) {
 				"list pods answered", "list servers.policy.linkerd.io the API server does not serve it",
 				"may create leases in linkerd not granted: the cluster is read-only",
 			},
+		},
+		"large object": {
+			answers: func(w http.ResponseWriter, r *http.Request) {
+				if !strings.HasSuffix(r.URL.Path, "/pods") {
+					answer(200)(w, r)
+					return
+				}
+				w.Header().Set("Content-Type", "application/json")
+				_, _ = io.WriteString(w, `{"items": ["`+strings.Repeat("x", 2*maxBody)+`"]}`)
+			},
+			last: "may create leases in linkerd ok", wants: []string{"list pods answered"},
 		},
 		"refused kind": {
 			answers: func(w http.ResponseWriter, r *http.Request) {
@@ -220,16 +232,94 @@ func jwtOf(t *testing.T, claims map[string]any) string {
 // selfSigned returns the certificate of an authority that has signed nothing else.
 func selfSigned(t *testing.T) []byte {
 	t.Helper()
-	_, key, err := ed25519.GenerateKey(nil)
+	certificate, _ := newAuthority(t)
+	return certificate
+}
+
+// newAuthority returns the certificate of an authority, and its key.
+func newAuthority(t *testing.T) (certificate, key []byte) {
+	t.Helper()
+	_, private, err := ed25519.GenerateKey(nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "other"}, IsCA: true}
-	der, err := x509.CreateCertificate(nil, template, template, key.Public(), key)
+	der, err := x509.CreateCertificate(nil, template, template, private.Public(), private)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
+	encoded, err := x509.MarshalPKCS8PrivateKey(private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}),
+		pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: encoded})
+}
+
+// A diagnosis leaves no connection open.
+func TestDiagnoseLeavesNothing(t *testing.T) {
+	opened, closed := make(chan struct{}, 100), make(chan struct{}, 100)
+	server := httptest.NewUnstartedServer(http.HandlerFunc(answer(200)))
+	server.Config.ConnState = func(_ net.Conn, state http.ConnState) {
+		switch state { //nolint:exhaustive // the others are in between
+		case http.StateNew:
+			opened <- struct{}{}
+		case http.StateClosed:
+			closed <- struct{}{}
+		}
+	}
+	server.StartTLS()
+	defer server.Close()
+
+	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
+	config := &rest.Config{Host: server.URL, BearerToken: "abc", TLSClientConfig: rest.TLSClientConfig{CAData: ca}}
+	pods := Typed(corev1.SchemeGroupVersion, "pods", "Pod", &corev1.Pod{})
+	for _, step := range Diagnose(t.Context(), config, nil, Questions{Required: []Kind{pods}}) {
+		if !step.OK {
+			t.Errorf("%s: %s", step.Name, step.Text)
+		}
+	}
+	for range len(opened) {
+		select {
+		case <-closed:
+		case <-t.Context().Done():
+			t.Fatal("connections stay open")
+		}
+	}
+}
+
+// A server that cannot be trusted gets no client certificate.
+func TestDiagnoseKeepsCertificate(t *testing.T) {
+	certificate, key := newAuthority(t)
+	for name, trusted := range map[string]bool{"trusted": true, "not trusted": false} {
+		got := make(chan int, 100)
+		server := httptest.NewUnstartedServer(http.HandlerFunc(answer(200)))
+		server.Config.ErrorLog = log.New(io.Discard, "", 0)
+		server.TLS = &tls.Config{
+			ClientAuth: tls.RequestClientCert, MinVersion: tls.VersionTLS12,
+			VerifyConnection: func(state tls.ConnectionState) error {
+				got <- len(state.PeerCertificates)
+				return nil
+			},
+		}
+		server.StartTLS()
+		ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
+		if !trusted {
+			ca = selfSigned(t)
+		}
+		Diagnose(t.Context(), &rest.Config{Host: server.URL, TLSClientConfig: rest.TLSClientConfig{
+			CAData: ca, CertData: certificate, KeyData: key,
+		}}, nil, Questions{})
+		server.Close()
+
+		certificates := 0
+		for range len(got) {
+			certificates += <-got
+		}
+		if has := certificates > 0; has != trusted {
+			t.Errorf("a server that is %s gets %d certificates", name, certificates)
+		}
+	}
 }
 
 // A probe names the step at which nothing came, and what answered instead of the API server: each message is one that

@@ -25,27 +25,30 @@ import (
 const maxShownNames = 4 // of a certificate, or addresses of a name
 
 // A progress is how far a request has come.
-type progress struct{ awaited atomic.Value } // what it waits for
+type progress struct{ awaited atomic.Pointer[stage] }
+
+// A stage is what a request waits for, and what works already; the latter may be empty.
+type stage struct{ awaited, works string }
 
 // trace returns a context for a request, and its progress. A dialer of ours that is none of package net does not report
 // that it has connected.
 func trace(ctx context.Context) (context.Context, *progress) {
 	p := &progress{}
-	p.awaited.Store("TCP connection")
-	const response = "response, although TCP and TLS work"
+	connects, responds := &stage{"TLS handshake", "TCP connects"}, &stage{"response", "TCP and TLS work"}
+	p.awaited.Store(&stage{awaited: "TCP connection"})
 	return httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
-		TLSHandshakeStart: func() { p.awaited.Store("TLS handshake, although TCP connects") },
-		TLSHandshakeDone:  func(tls.ConnectionState, error) { p.awaited.Store(response) },
-		GotConn:           func(httptrace.GotConnInfo) { p.awaited.Store(response) },
+		TLSHandshakeStart: func() { p.awaited.Store(connects) },
+		TLSHandshakeDone:  func(tls.ConnectionState, error) { p.awaited.Store(responds) },
+		GotConn:           func(httptrace.GotConnInfo) { p.awaited.Store(responds) },
 	}), p
 }
 
 // timeout describes that nothing came within a time.
 func (p *progress) timeout(patience time.Duration) error {
-	what, although, works := strings.Cut(p.awaited.Load().(string), ",")
-	text := fmt.Sprintf("no %s within %s", what, patience.Round(time.Second/10))
-	if works {
-		text += "," + although
+	at := p.awaited.Load()
+	text := fmt.Sprintf("no %s within %s", at.awaited, patience.Round(time.Second/10))
+	if at.works != "" {
+		text += ", although " + at.works
 	}
 	return errors.New(text)
 }
