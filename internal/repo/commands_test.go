@@ -178,10 +178,10 @@ func TestFleetCommands(t *testing.T) {
 			total += times
 		}
 	}
-	said := fmt.Sprintf("For %d clusters that all read each other these are %d commands and %d Links",
+	sentence := fmt.Sprintf("For %d clusters that all read each other these are %d commands and %d Links",
 		clusters, total, clusters*(clusters-1))
-	if total > most || total < clusters || !strings.Contains(section, said) {
-		t.Errorf("the page does not say: %s; there may be %d", said, most)
+	if total > most || total < clusters || !strings.Contains(section, sentence) {
+		t.Errorf("the page lacks: %s; there may be %d", sentence, most)
 	}
 }
 

@@ -56,7 +56,7 @@ func linkGenCommand(version string) *cobra.Command {
 
 The Secret is beside the Link, which names it. It holds a token of a ServiceAccount of the linked
 cluster: with it one can read that cluster's Services, EndpointSlices and Pods. --into names the
-cluster to which both are applied: its Deployment of Fingerpost tells in which namespace it reads
+cluster to which both are applied: its Deployment of Fingerpost has the namespace in which it reads
 Links. Without --into it is taken for installed like the linked one.`,
 		Example: `  fingerpost link gen west --context west --into east | kubectl --context east apply -f -
   fingerpost link gen west --context west --into east --api-server-address https://west.example |

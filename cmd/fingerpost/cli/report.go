@@ -100,11 +100,16 @@ func (f *reportFlags) run(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	defer CloseAll(replicas)
 
+	defer CloseAll(replicas)
 	collected := &report{}
-	for _, replica := range replicas {
-		f.addReplica(ctx, collected, replica)
+	admins, err := f.admins(replicas)
+	if err != nil {
+		return err
+	}
+
+	for i, replica := range replicas {
+		f.addReplica(ctx, collected, replica, admins[i])
 	}
 	f.addCluster(ctx, collected)
 	if len(collected.errs) > 0 {
@@ -123,23 +128,20 @@ func (f *reportFlags) run(cmd *cobra.Command) error {
 	return f.write(cmd, collected, to)
 }
 
-// addReplica adds what one replica has.
-func (f *reportFlags) addReplica(ctx context.Context, collected *report, replica Replica) {
+// addReplica adds what one replica has, whose admin server openAdmin opens.
+func (f *reportFlags) addReplica(
+	ctx context.Context, collected *report, replica Replica, openAdmin func(context.Context) Replica,
+) {
 	folder := path.Join("replicas", fileName(replica.Name))
 	for _, page := range reportPages {
 		body, err := replica.fetchBody(ctx, "/debug/"+page)
 		collected.add(path.Join(folder, page+".json"), "page /debug/"+page, body, err)
 	}
 
-	admin, err := f.adminOf(ctx, replica)
-	if err == nil {
-		var body []byte
-		body, err = admin.fetchBody(ctx, "/metrics")
-		collected.add(path.Join(folder, "metrics.txt"), "metrics", body, err)
-		admin.Close()
-	} else {
-		collected.add(path.Join(folder, "metrics.txt"), "", nil, err)
-	}
+	admin := openAdmin(ctx)
+	body, err := admin.fetchBody(ctx, "/metrics")
+	collected.add(path.Join(folder, "metrics.txt"), "metrics", body, err)
+	admin.Close()
 
 	if replica.pod == nil {
 		return
@@ -155,21 +157,35 @@ func (f *reportFlags) addReplica(ctx context.Context, collected *report, replica
 	}
 }
 
-// adminOf returns the admin server of a replica.
-func (f *reportFlags) adminOf(ctx context.Context, replica Replica) (Replica, error) {
-	if replica.pod != nil {
-		flags := f.ReplicaFlags
-		flags.port = adminPort
-		admin := flags.forwardTo(ctx, replica.pods, replica.pod)
-		return admin, admin.Err
+// admins returns what opens the admin server of each replica: of Pods by a forwarded port, and of those that are given
+// by their addresses in the same order, or at its default port beside them.
+func (f *reportFlags) admins(replicas []Replica) (all []func(context.Context) Replica, err error) {
+	servers := f.ReplicaFlags
+	servers.port, servers.addrs = adminPort, f.adminAddrs
+	given, err := servers.givenReplicas()
+	if err != nil {
+		return nil, err
 	}
 
-	if i := slices.Index(f.addrs, replica.Name); i >= 0 && i < len(f.adminAddrs) {
-		addr, err := adminPort.parseAddress(f.adminAddrs[i])
-		return replicaAt(addr), err
+	for i, replica := range replicas {
+		switch {
+		case replica.pod != nil:
+			forward := func(ctx context.Context) Replica { return servers.forwardTo(ctx, replica.pods, replica.pod) }
+			all = append(all, forward)
+		case i < len(given):
+			all = append(all, given[i].itself)
+		default:
+			all = append(all, replica.beside(adminPort).itself)
+		}
 	}
-	host, _, err := net.SplitHostPort(replica.Addr)
-	return replicaAt(net.JoinHostPort(host, strconv.Itoa(int(adminPort.number)))), err
+	return all, nil
+}
+
+// beside returns the server at a default port of the host of a replica that was given by its address.
+func (r *Replica) beside(p serverPort) *Replica {
+	host, _, _ := net.SplitHostPort(r.Addr) // parseAddress has joined it
+	server := replicaAt(net.JoinHostPort(host, strconv.Itoa(int(p.number))))
+	return &server
 }
 
 func hasRestarted(pod *corev1.Pod, container string) bool {

@@ -133,6 +133,10 @@ func TestReportByAddress(t *testing.T) {
 	if err != nil || !noCluster || !strings.Contains(out, "metrics.txt") {
 		t.Errorf("%v\n%s", err, out)
 	}
+	out, err = fingerpost(t, "report", "--debug-addr", "http://"+server, "--metrics-addr", "http://"+server)
+	if err != nil || !strings.Contains(out, "metrics.txt") || strings.Contains(out, "metrics.txt: ") {
+		t.Errorf("an address that is a URL: %v\n%s", err, out)
+	}
 	if _, err := fingerpost(t, "report", "--debug-addr", server, "-f", "/nowhere/report"); err == nil {
 		t.Error("a file that cannot be written is no error")
 	}
