@@ -212,7 +212,8 @@ func (d *diagnosis) verify(state tls.ConnectionState, config *tls.Config) error 
 		cmp.Or(untrusted(err), err.Error()), certificateText(presented), trustedText(d.config))}
 }
 
-// ask goes from HTTP to rights, over connections of its own. Those of client-go would be kept, for whoever asks next.
+// ask goes from HTTP to rights, over connections of its own: client-go keeps those that it makes, for the request that
+// is next.
 func (d *diagnosis) ask(ctx context.Context, questions Questions) {
 	config := rest.CopyConfig(d.config)
 	config.QPS, config.ContentType, config.WarningHandler = -1, runtime.ContentTypeJSON, rest.NoWarnings{}
