@@ -11,10 +11,12 @@ import (
 	"maps"
 	"net"
 	"net/http"
+	"net/http/httptrace"
 	"net/url"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/fingerpost/fingerpost/cluster/api"
@@ -90,8 +92,8 @@ func (p *Peers) About(cluster string, after time.Time) *Inquiry {
 }
 
 var (
-	// ErrBusy is returned if a peer is to be asked again: it serves others now, or its API server does not report
-	// to it who asks.
+	// ErrBusy is returned if a peer is to be asked again: it serves others now, or was reached and did not answer in
+	// time, or its API server does not report to it who asks.
 	ErrBusy = errors.New("another replica cannot hand it over now")
 	// errTooLong is returned for a state that is longer than what is taken over.
 	errTooLong = errors.New("it is too long")
@@ -249,7 +251,7 @@ type offer struct {
 }
 
 // ask asks every peer for its state of a cluster, or for the list of clusters if that is "". The offer of a peer that
-// has none, or does not answer in time, is the zero offer. tags are those that need no other answer, by URL.
+// has none, or is not reached in time, is the zero offer. tags are those that need no other answer, by URL.
 func (p *Peers) ask(
 	ctx context.Context, client *http.Client, method, cluster string, tags map[string]string,
 ) ([]offer, error) {
@@ -276,13 +278,17 @@ func (p *Peers) ask(
 	for index := range all {
 		at := url.URL{Scheme: scheme, Host: net.JoinHostPort(addresses[index], port), Path: peersPath + cluster}
 		wg.Go(func() {
-			o, err := fetch(ctx, client, method, at.String(), tags[at.String()], maxList)
+			var reached atomic.Bool
+			traced := httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
+				ConnectDone: func(_, _ string, err error) { reached.Store(err == nil) },
+			})
+			o, err := fetch(traced, client, method, at.String(), tags[at.String()], maxList)
 			switch refused, is := errors.AsType[*net.OpError](err); {
 			case err == nil:
 				all[index] = o
+			case errors.Is(err, ErrBusy), ctx.Err() != nil && reached.Load(): // what it has is not known
+				all[index].err = ErrBusy
 			case errors.Is(err, ErrNone), ctx.Err() != nil, is && refused.Op == "dial": // it may be starting
-			case errors.Is(err, ErrBusy):
-				all[index].err = err
 			default:
 				if about, is := errors.AsType[*url.Error](err); is {
 					err = about.Err // without the address, so that it is the same for all

@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/http/httptrace"
 	"slices"
 	"strings"
 	"sync"
@@ -173,6 +174,40 @@ func TestPeersThatRefuse(t *testing.T) {
 	if _, err := load(t, certificate, time.Time{}); !errors.Is(err, ErrNone) {
 		t.Errorf("one that is not there: %v", err)
 	}
+}
+
+// A peer that was reached and does not answer in time may have a state: it is to be asked again. One that is not reached
+// has none to give.
+func TestPeerThatDoesNotAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var kept []net.Conn
+		defer func() {
+			for _, conn := range kept {
+				_ = conn.Close()
+			}
+		}()
+		accept := func(ctx context.Context, _, _ string) (net.Conn, error) {
+			client, server := net.Pipe()
+			kept = append(kept, server)
+			httptrace.ContextClientTrace(ctx).ConnectDone("tcp", "", nil) // as a net.Dialer does
+			return client, nil
+		}
+		drop := func(ctx context.Context, _, _ string) (net.Conn, error) {
+			<-ctx.Done()
+			return nil, ctx.Err()
+		}
+		for want, dial := range map[error]func(context.Context, string, string) (net.Conn, error){
+			ErrBusy: accept, ErrNone: drop,
+		} {
+			peers := network{}.peers("peer")
+			peers.Client = func() (*http.Client, error) {
+				return &http.Client{Transport: &http.Transport{DialContext: dial}}, nil
+			}
+			if _, err := load(t, peers, time.Time{}); !errors.Is(err, want) {
+				t.Errorf("%v, want %v", err, want)
+			}
+		}
+	})
 }
 
 // What a peer sends is checked like a file.
