@@ -14,6 +14,7 @@ import (
 	"github.com/fingerpost/fingerpost/cluster/checkpoint"
 	"github.com/fingerpost/fingerpost/federation"
 	"github.com/fingerpost/fingerpost/federation/policy"
+	"github.com/fingerpost/fingerpost/internal/logs"
 )
 
 // How checkpoints are kept.
@@ -256,9 +257,9 @@ func (s *supervisor) restore(stored checkpoint.Checkpoint, err error) {
 		err = errors.New("it is that of the local cluster, or this one is, and the other is not")
 	}
 	if err != nil {
-		if problem := err.Error(); !errors.Is(err, checkpoint.ErrNone) && problem != s.notRestored {
-			s.notRestored = problem
-			s.log.Info("The last state of the cluster is not restored", "reason", problem)
+		if problem := err.Error(); !errors.Is(err, checkpoint.ErrNone) && problem != s.status.NotRestored {
+			s.status.NotRestored = problem
+			logs.Warn(s.log, "The last state of the cluster is not restored", "reason", problem)
 		}
 		return
 	}
@@ -280,7 +281,7 @@ func (s *supervisor) restore(stored checkpoint.Checkpoint, err error) {
 	}
 
 	again := !s.status.Checkpoint.IsZero()
-	s.status.Checkpoint, s.status.LastContact = stored.AsOf, stored.AsOf
+	s.status.Checkpoint, s.status.LastContact, s.status.NotRestored = stored.AsOf, stored.AsOf, ""
 	s.registry.updateStatus(s)
 	level := 0
 	if again {

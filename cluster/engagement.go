@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -33,6 +34,7 @@ type engagement struct {
 	log        logr.Logger
 	access     Access
 	conn       *api.Connection
+	beside     *atomic.Pointer[api.Connection] // another connection to the API server, if there is one
 	reconciler *view.Reconciler
 	kinds      []kindInformer
 	required   []kindInformer // of kinds
@@ -58,6 +60,7 @@ type health struct {
 	rtt         time.Duration // of the last probe that was answered; 0 for none
 	skew        time.Duration // how far its clock is ahead of ours, beyond maxSkew
 	restored    time.Time     // when the API server was last found to have gone back to an older state
+	failed      []api.FailedCall
 }
 
 // newEngagement prepares an engagement, which ends with ctx or disengage and closes conn then. It does not use
@@ -69,7 +72,7 @@ func (s *supervisor) newEngagement(ctx context.Context, access Access, conn *api
 	}
 
 	engagement := &engagement{
-		log: s.log, access: access, conn: conn,
+		log: s.log, access: access, conn: conn, beside: &s.beside,
 		reconciler: view.NewReconciler(s.log, federation.Cluster(s.name), options),
 	}
 
@@ -259,7 +262,7 @@ func (p *prober) recordProbe(err error, rtt time.Duration) (next time.Duration) 
 	}
 
 	p.found.restored, p.found.skew = p.lastRestored(), steadySkew(p.found.skew, p.conn.ClockSkew())
-	p.found.overBudget = p.overBudget()
+	p.found.overBudget, p.found.failed = p.overBudget(), p.failedCalls()
 	if n := p.conn.Paced(); n > p.paced {
 		p.log.Info("The cluster changes faster than is read: what it sends waits there", "waited", n-p.paced)
 		p.paced = n
@@ -276,6 +279,15 @@ func (e *engagement) overBudget() string {
 	}
 	problems = append(problems, e.reconciler.Oversized())
 	return strings.Join(slices.DeleteFunc(problems, func(p string) bool { return p == "" }), "; ")
+}
+
+// failedCalls returns what the API server does not do of what is requested of it, over this connection and another one.
+func (p *prober) failedCalls() []api.FailedCall {
+	all := p.conn.FailedCalls()
+	if other := p.beside.Load(); other != nil {
+		all = append(all, other.FailedCalls()...)
+	}
+	return all
 }
 
 // reconnect has requests that wait to be retried made at once, because the API server answers again. After a longer

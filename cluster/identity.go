@@ -48,11 +48,12 @@ func (i Identity) equal(o Identity) bool {
 }
 
 // readIdentity reads the identity of the cluster, and publishes what is known of it. What was read before stays while
-// the API server does not respond: a Mismatch is not over because it cannot be seen.
-func (r *selfReader) readIdentity(ctx context.Context) {
+// the API server does not respond: a Mismatch is not over because it cannot be seen. It returns why something
+// cannot be read.
+func (r *selfReader) readIdentity(ctx context.Context) error {
 	err := r.requestIdentity(ctx)
 	if ctx.Err() != nil {
-		return
+		return ctx.Err()
 	}
 
 	if text := ErrorText(err); text != r.identityProblem {
@@ -65,6 +66,7 @@ func (r *selfReader) readIdentity(ctx context.Context) {
 	}
 
 	r.registry.changeStatus(r.supervisor, func(s *Status) { s.Identity = r.identity })
+	return err
 }
 
 // requestIdentity reads the identity of the cluster. What does not exist is no error.
@@ -142,13 +144,18 @@ func isResult(err error) bool {
 func describeGet(err error, resource, name string) error {
 	switch {
 	case apierrors.IsForbidden(err):
-		return fmt.Errorf("grant get on %s of the name %s", resource, name)
+		return missingRight("grant get on " + resource + " of the name " + name)
 	case err == nil, apierrors.IsNotFound(err):
 		return nil
 	default:
 		return fmt.Errorf("get %s %s: %w", resource, name, err)
 	}
 }
+
+// A missingRight is one that a linked cluster need not grant: what to grant.
+type missingRight string
+
+func (m missingRight) Error() string { return string(m) }
 
 func bounded(text string) string {
 	if len(text) > maxIdentity {

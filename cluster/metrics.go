@@ -69,6 +69,9 @@ var (
 	descNotWritten = clusterDesc("fingerpost_objects_not_written",
 		"Objects that this replica has tried again and again to write into the cluster, by what is written of each "+
 			"and why the one that fails for longest was not; no series while all are written.", "what", "reason")
+	descRequests = clusterDesc("fingerpost_requests_failing",
+		"1 for each reason for which the API server of the cluster does not do what it is asked for again and again, "+
+			"0 if another metric has it; no series while it does.", "reason")
 	descOverBudget = clusterDesc(
 		"fingerpost_cluster_over_budget",
 		"1 if the cluster publishes more than its budget: new objects are refused, or less is held of what it "+
@@ -221,6 +224,12 @@ func (c clusterSamples) sendStatus(status Status) {
 	}
 	for _, failing := range status.Writing.Failing {
 		c.gauge(descNotWritten, float64(failing.Count), failing.What, string(failing.Reason))
+	}
+
+	for _, p := range problem.Of(c.problems, problem.Requests) {
+		written := c.has(problem.NotWritten, problem.Forbidden) > 0 ||
+			status.Local && c.has(problem.ReadOnly, problem.Incomplete) > 0
+		c.gauge(descRequests, oneIf(!p.Repeats || !written), p.Reason)
 	}
 }
 

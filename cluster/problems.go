@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -45,6 +46,7 @@ func (s Status) Problems(kinds []KindStatus, now time.Time) []problem.Problem {
 	found.addRefused(kinds)
 	found.addWriting()
 	found.addFailing()
+	found.addRequests(kinds)
 
 	problem.Sort(found.all)
 	return found.all
@@ -53,8 +55,9 @@ func (s Status) Problems(kinds []KindStatus, now time.Time) []problem.Problem {
 // statusProblems are the Problems of one cluster.
 type statusProblems struct {
 	Status
-	now time.Time
-	all []problem.Problem
+	now     time.Time
+	all     []problem.Problem
+	refused map[string]bool // kinds that it does not let this account read
 }
 
 // add adds a Problem, whose other fields may be set.
@@ -103,6 +106,11 @@ func (s *statusProblems) addContact() {
 
 // addSynced adds that not all of the cluster was listed yet: its state has whether that is in order.
 func (s *statusProblems) addSynced() {
+	if s.NotRestored != "" && !s.Synced {
+		p := s.add(problem.NotRestored, problem.Warning, s.NotRestored)
+		p.Affected = "clients of this replica do not have what it would have of the cluster"
+	}
+
 	switch {
 	case s.Synced:
 	case !s.Checkpoint.IsZero():
@@ -336,6 +344,12 @@ func (s *statusProblems) addRefused(kinds []KindStatus) {
 		}
 	}
 
+	for _, call := range s.Failed {
+		if s.isNotGranted(call) && !slices.Contains(notGranted, call.Resource) {
+			notGranted = append(notGranted, call.Resource)
+		}
+	}
+
 	if len(notGranted) > 0 {
 		s.add(problem.NotGranted, problem.Information,
 			"not read, as the account has no right to them: "+strings.Join(notGranted, ", "))
@@ -392,6 +406,102 @@ func (s *statusProblems) addFailing() {
 		p.Reason, p.Since, p.Repeats = string(failing.Reason), failing.Since, reported
 		p.Remedy = failing.Reason.Remedy()
 		p.Affected = "what is there stays as it is, and is tried again"
+	}
+}
+
+// notNeeded are resources that an account of a linked cluster need not have the right to read, as Linkerd's has not.
+// Where something depends on them, that is a Problem of its own.
+var notNeeded = []string{linkerd.ExternalWorkloads.String(), "configmaps", "namespaces", "nodes"}
+
+// isNotGranted reports whether a request fails because of such a right.
+func (s *statusProblems) isNotGranted(call api.FailedCall) bool {
+	return !s.Local && call.IsRead() && call.Reason == api.Forbidden && slices.Contains(notNeeded, call.Resource)
+}
+
+// addRequests adds what else the API server does not do of what it is asked for, by reason. Of a cluster that is out of
+// contact that is reported, and so are kinds that it refuses, writes of which the objects are, and Leases.
+func (s *statusProblems) addRequests(kinds []KindStatus) {
+	if s.State != federation.Live {
+		return
+	}
+
+	s.refused = map[string]bool{}
+	for _, kind := range kinds {
+		s.refused[kind.Kind] = kind.Refused == metav1.StatusReasonForbidden
+	}
+
+	byReason := map[api.Reason][]api.FailedCall{}
+	for _, call := range s.Failed {
+		if !s.isNotGranted(call) {
+			byReason[call.Reason] = append(byReason[call.Reason], call)
+		}
+	}
+	for _, reason := range slices.Sorted(maps.Keys(byReason)) {
+		s.addFailedCalls(reason, byReason[reason])
+	}
+}
+
+// addFailedCalls adds those that fail for one reason. What is read all the time is missed; the rest is tried again.
+func (s *statusProblems) addFailedCalls(reason api.Reason, calls []api.FailedCall) {
+	severity, reported := problem.Warning, true
+	oldest := calls[0]
+	var names, affected []string
+
+	for _, call := range calls {
+		if call.Since.Before(oldest.Since) {
+			oldest = call
+		}
+		if call.Follows() && s.now.Sub(call.Since) > patience {
+			severity = problem.Urgent
+		}
+		reported = reported && s.reportsObjects(call)
+		names = append(names, call.String())
+		if what := affectedBy(call.Call); !slices.Contains(affected, what) {
+			affected = append(affected, what)
+		}
+	}
+
+	p := s.add(problem.Requests, severity, words.Some(names, maxNamedCalls)+": "+oldest.Text)
+	p.Reason, p.Since, p.Remedy, p.Repeats = string(reason), oldest.Since, reason.Remedy(), reported
+	p.Affected = words.Some(affected, maxNamedCalls)
+}
+
+// maxNamedCalls is how many of the requests that fail are named.
+const maxNamedCalls = 4
+
+// reportsObjects reports whether other Problems have the objects that a request fails for.
+func (s *statusProblems) reportsObjects(call api.FailedCall) bool {
+	sameReason := func(f Failing) bool { return f.Reason == call.Reason }
+	switch {
+	case call.IsRead():
+		return call.Reason == api.Forbidden && call.Follows() && s.refused[call.Resource]
+	case strings.HasPrefix(call.Resource, "leases."):
+		return s.Writing.Problem != "" && s.Writing.State != NotWriting
+	default:
+		return slices.ContainsFunc(s.Writing.Failing, sameReason)
+	}
+}
+
+// affectedBy returns what follows from requests that fail.
+func affectedBy(call api.Call) string {
+	resource, _, _ := strings.Cut(call.Resource, ".")
+	switch {
+	case resource == "links" && call.IsRead():
+		return "Links that are created, changed or deleted are not seen"
+	case resource == "secrets":
+		return "new credentials are not seen"
+	case resource == "leases":
+		return "which replica writes is not known"
+	case resource == "events":
+		return "Events are not recorded"
+	case resource == "selfsubjectaccessreviews":
+		return "permissions count as they were known last"
+	case resource == "tokenreviews":
+		return "other replicas cannot get the state of clusters from this one"
+	case call.IsRead():
+		return "what is known of them stays as it is"
+	default:
+		return "what is there stays as it is, and is tried again"
 	}
 }
 

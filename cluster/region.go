@@ -23,7 +23,7 @@ import (
 
 const (
 	// regionInterval is the time between listings of the nodes of a linked cluster, or up to a quarter more. One
-	// that has failed is repeated after selfInterval.
+	// that has failed is repeated after selfRetry, or selfInterval if a right is missing.
 	regionInterval = time.Hour
 	regionTimeout  = 10 * time.Second // of a listing
 	regionNodes    = 500              // in one
@@ -33,30 +33,31 @@ var nodesResource = corev1.SchemeGroupVersion.WithResource("nodes")
 
 // readRegion records the region that most of a cluster's first nodes are in, or why it is not known, and logs that
 // once.
-func (r *selfReader) readRegion(ctx context.Context) (ok bool) {
+func (r *selfReader) readRegion(ctx context.Context) error {
 	region, err := r.requestRegion(ctx)
 	if ctx.Err() != nil {
-		return false
+		return ctx.Err()
 	}
 
-	reason := ""
+	isForbidden := apierrors.IsForbidden(err)
 	switch {
-	case apierrors.IsForbidden(err):
-		reason = "grant list on nodes"
+	case isForbidden:
+		err = missingRight("grant list on nodes")
 	case err != nil:
-		reason = fmt.Sprintf("list nodes: %.200v", err)
+		err = fmt.Errorf("list nodes: %w", err)
 	}
 
+	reason := ErrorText(err)
 	before := r.setOwn(func(own *ownTraffic) {
 		own.noRegion = reason
-		if err == nil || apierrors.IsForbidden(err) {
+		if err == nil || isForbidden {
 			own.region = region
 		}
 	})
 	if err != nil && before.noRegion != reason {
 		r.log.Info("The region of the cluster is not known: its Nodes cannot be read", "reason", reason)
 	}
-	return err == nil
+	return err
 }
 
 func (r *selfReader) requestRegion(ctx context.Context) (string, error) {

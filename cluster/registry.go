@@ -362,6 +362,14 @@ func (r *Registry) Connection(name string) *api.Connection {
 	return nil
 }
 
+// AddConnection has what fails over another connection to the API server of a cluster count as the cluster's. The
+// connection lasts as long as the Registry.
+func (r *Registry) AddConnection(name string, conn *api.Connection) {
+	if s := r.supervisor(name); s != nil {
+		s.beside.Store(conn)
+	}
+}
+
 // supervisor returns that of a cluster; nil for one that is not linked.
 func (r *Registry) supervisor(name string) *supervisor {
 	r.mu.Lock()

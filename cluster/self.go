@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"math/rand/v2"
@@ -21,8 +22,9 @@ import (
 // What a cluster reports of itself: its identity (identity.go), the region that it is in (region.go), and whether it
 // asks to be drained. One goroutine of each engagement reads that, so that nothing waits for it:
 //
-//   - The identity is read once and then each selfInterval, and when the credentials were replaced or the API server
-//     is back. The region of a linked cluster is read with it when it is due.
+//   - The identity is read once and then each selfInterval, after selfRetry if that has failed, and when the
+//     credentials were replaced or the API server is back. The region of a linked cluster is read with it when it is
+//     due.
 //   - Nodes of the local cluster are watched, and so is the Namespace of a linked cluster's control plane, which can
 //     have the annotation of a Link that drains it: that one object, and its metadata only. Their informers record
 //     what they find; this goroutine waits for what they do not call back for, that there is nothing to find.
@@ -36,6 +38,7 @@ import (
 
 const (
 	selfInterval = 5 * time.Minute
+	selfRetry    = 30 * time.Second // after something failed
 
 	ownInterval = 5 * time.Second
 	ownBurst    = 3 // changes that count at once after quiet: a drain and a region, when the cluster is linked
@@ -170,16 +173,31 @@ func (s *supervisor) followSelf(engagement *engagement) {
 		}
 
 		changed = engagement.conn.Changed()
-		reader.readDue(engagement.ctx)
-		timer.Reset(selfInterval)
+		next := selfInterval
+		if reader.failsFor(reader.readDue(engagement.ctx)) {
+			next = selfRetry
+		}
+		timer.Reset(next)
 	}
 }
 
-func (r *selfReader) readDue(ctx context.Context) {
-	r.readIdentity(ctx)
-	if !r.local && !time.Now().Before(r.regionDue) && r.readRegion(ctx) {
+// readDue reads what is due, and returns why something of it cannot be read.
+func (r *selfReader) readDue(ctx context.Context) error {
+	err := r.readIdentity(ctx)
+	if r.local || time.Now().Before(r.regionDue) {
+		return err
+	}
+	regionErr := r.readRegion(ctx)
+	if regionErr == nil {
 		r.regionDue = time.Now().Add(regionInterval + rand.N(regionInterval/6))
 	}
+	return cmp.Or(err, regionErr)
+}
+
+// failsFor reports whether what was to be read may be readable soon. A linked cluster need not grant it.
+func (r *selfReader) failsFor(err error) bool {
+	_, isRight := errors.AsType[missingRight](err)
+	return err != nil && (r.local || !isRight)
 }
 
 // newNamespaceInformer returns an informer of the Namespace of a linked cluster's control plane.

@@ -32,6 +32,10 @@ type Status struct {
 	// Checkpoint is as of when the state holds that was restored; zero once the cluster was synced.
 	Checkpoint time.Time `json:"checkpoint,omitzero"`
 
+	// NotRestored is why the state that is saved here, or that another replica has, cannot be; empty if it was or is
+	// not needed.
+	NotRestored string `json:"notRestored,omitempty"`
+
 	// AskingPeers: other replicas are asked for its state, and it is not known yet what they have, or one that has it
 	// cannot hand it over now.
 	AskingPeers bool `json:"askingPeers,omitempty"`
@@ -39,6 +43,9 @@ type Status struct {
 	ClockSkew  string `json:"clockSkew,omitempty"`  // such as "5m0s ahead of this replica's"; empty up to 10 s
 	Slices     bool   `json:"slices,omitempty"`     // its Link asks for slices in it
 	OverBudget string `json:"overBudget,omitempty"` // what of it its budget refuses; empty for nothing
+
+	// Failed is what its API server was asked for again and again, and does not do.
+	Failed []api.FailedCall `json:"failedCalls,omitempty"`
 
 	issued time.Time // of the credentials in use; zero if it is not known
 	tried  uint64    // the attempt that was made last, of those that a Spec asks for
@@ -159,7 +166,9 @@ func (s Status) SameButTimes(o Status) bool {
 		s.State == o.State && s.Synced == o.Synced && s.Source == o.Source &&
 		s.issued.Equal(o.issued) && s.Expires.Equal(o.Expires) && s.Restored.Equal(o.Restored) &&
 		s.Checkpoint.Equal(o.Checkpoint) && s.AskingPeers == o.AskingPeers &&
+		s.NotRestored == o.NotRestored &&
 		s.ClockSkew == o.ClockSkew && s.OverBudget == o.OverBudget && s.tried == o.tried &&
+		slices.EqualFunc(s.Failed, o.Failed, api.FailedCall.IsSame) &&
 		ErrorText(s.Contact) == ErrorText(o.Contact) && ErrorText(s.Credentials) == ErrorText(o.Credentials) &&
 		s.same(o.Reports)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -68,17 +69,17 @@ type supervisor struct {
 	spec     watch.Value[Spec]       // what is wanted
 	cancel   context.CancelCauseFunc // nil until supervise was started; guarded by Registry.mu
 
-	guard   *guard                     // nil for the local cluster
-	current atomic.Pointer[engagement] // the one in use; stored by supervise
+	guard   *guard                         // nil for the local cluster
+	current atomic.Pointer[engagement]     // the one in use; stored by supervise
+	beside  atomic.Pointer[api.Connection] // another connection to its API server, which lasts; nil for none
 	probes  probeHistory
 	own     ownReports // guarded by Registry.mu
 
 	// Owned by supervise.
-	wanted      Spec            // the one that is acted upon
-	superseded  <-chan struct{} // closes when there is a newer one
-	status      Status
-	notRestored string   // why, as last logged
-	inquiry     *inquiry // of other replicas; nil while they are not asked
+	wanted     Spec            // the one that is acted upon
+	superseded <-chan struct{} // closes when there is a newer one
+	status     Status
+	inquiry    *inquiry // of other replicas; nil while they are not asked
 }
 
 // newSupervisor returns the supervisor of a cluster that was never reached.
@@ -389,7 +390,7 @@ func (s *supervisor) switchTo(next *engagement, access Access) error {
 	if live != nil {
 		live.disengage()
 	}
-	s.status.Synced, s.status.Checkpoint = true, time.Time{}
+	s.status.Synced, s.status.Checkpoint, s.status.NotRestored = true, time.Time{}, ""
 	s.stopAsking()
 	s.log.Info("Cluster is in use", "source", access.Source, "server", access.Config.Host)
 	return nil
@@ -437,6 +438,20 @@ func (s *supervisor) checkHealth() <-chan struct{} {
 	return changed
 }
 
+// updateFailed records what the API server does not do. What fails anew is logged, and that nothing does any more.
+func (s *supervisor) updateFailed(failed []api.FailedCall) {
+	for _, call := range failed {
+		same := func(o api.FailedCall) bool { return o.Call == call.Call && o.Cause == call.Cause }
+		if !slices.ContainsFunc(s.status.Failed, same) {
+			logs.Warn(s.log, "Requests fail", "call", call.String(), "reason", call.Reason, "error", call.Text)
+		}
+	}
+	if len(failed) == 0 && len(s.status.Failed) > 0 {
+		s.log.Info("No requests fail any more")
+	}
+	s.status.Failed = failed
+}
+
 // updateState derives the state of the cluster from the health of the engagement in use, and publishes it.
 func (s *supervisor) updateState(health health) {
 	state := s.registry.options.Thresholds.StateAfter(time.Since(health.lastContact))
@@ -455,6 +470,8 @@ func (s *supervisor) updateState(health health) {
 			logs.Warn(s.log, "The cluster is over its budget", "problem", health.overBudget)
 		}
 	}
+
+	s.updateFailed(health.failed)
 	if skew := skewText(health.skew); s.status.ClockSkew != skew {
 		s.status.ClockSkew = skew
 		if skew == "" {

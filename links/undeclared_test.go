@@ -104,11 +104,11 @@ func TestUndeclaredFields(t *testing.T) {
 		},
 		"it is forbidden": {
 			cause:   func(f *fleet) { f.home.Deny("patch", linkKind, true) },
-			refused: "grant patch on links/status", patches: 1,
+			refused: "grant patch on links/status", patches: 2,
 		},
 		"a policy refuses it": {
 			cause:   func(f *fleet) { f.home.Reject("patch", linkKind, "linkerd", "exceeded quota") },
-			refused: "although patch on links/status is granted: exceeded quota", patches: 1,
+			refused: "although patch on links/status is granted: exceeded quota", patches: 2,
 		},
 		"a webhook drops them": {
 			cause: func(f *fleet) {
@@ -132,7 +132,11 @@ func TestUndeclaredFields(t *testing.T) {
 				}
 				before := f.patches()
 				f.pass(9 * time.Minute)
-				if n := f.patches() - before; n != 0 {
+				most := 0
+				if strings.Contains(c.refused, "grant") {
+					most = 9 * 2 // what may be written again is written within a minute
+				}
+				if n := f.patches() - before; n > most {
 					t.Errorf("%d patches in 9 minutes in which nothing has happened", n)
 				}
 				f.shows(c.conditions, c.mirrored, c.federated)

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"net/url"
 	"regexp"
 	"strings"
 
@@ -17,8 +18,8 @@ import (
 // A Cause is why a request to an API server has failed: one Reason of few, and the other side's own words. It depends
 // on the error alone, whatever was requested.
 type Cause struct {
-	Reason Reason
-	Text   string // on one line, printable, 512 bytes at most
+	Reason Reason `json:"reason"`
+	Text   string `json:"text"` // on one line, printable, 512 bytes at most
 }
 
 // maxCause bounds the text of a Cause, in bytes: an API server, a webhook or what stands in front of one wrote it.
@@ -58,6 +59,37 @@ func CauseOf(err error) Cause {
 	}
 	return cause
 }
+
+// InWords returns an error whose text has, in the place of what a library reports of a request, its cause and what
+// mends it. It wraps err; one that is about no request is returned as it is.
+func InWords(err error) error {
+	var raw error
+	if request, is := errors.AsType[*url.Error](err); is {
+		raw = request
+	}
+	if response, is := errors.AsType[*apierrors.StatusError](err); is {
+		raw = response
+	}
+	if raw == nil {
+		return err
+	}
+
+	cause := causeOf(raw)
+	text := bounded(cause.Text)
+	if remedy := cause.Reason.Remedy(); remedy != "" {
+		text += "; " + remedy
+	}
+	return worded{err, strings.Replace(err.Error(), raw.Error(), text, 1)}
+}
+
+// A worded error has another text than the one that it wraps.
+type worded struct {
+	error
+	text string
+}
+
+func (w worded) Error() string { return w.text }
+func (w worded) Unwrap() error { return w.error }
 
 // bounded returns a text of the other side on one line, printable, of maxCause bytes at most.
 func bounded(text string) string { return federation.PrintableWithin(text, maxCause) }
@@ -133,5 +165,6 @@ var remedies = map[Reason]string{
 	WebhookFails:    "see why the webhook does not answer, or set its failurePolicy to Ignore",
 	StorageFails:    "see the storage of the API server",
 	Overloaded:      "see what keeps the API server busy",
+	Slow:            "see what keeps the API server busy",
 	NamespaceEnds:   "see why the namespace is not deleted completely, if that lasts",
 }

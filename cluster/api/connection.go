@@ -80,6 +80,7 @@ type Connection struct {
 	reads, writes, probing lane
 
 	token       atomic.Pointer[string] // empty for none
+	calls       ledger                 // what came of requests
 	buffered    atomic.Int64           // bytes of responses that are being read
 	decoded     atomic.Int64           // bytes of what is being read, once it is decoded
 	events      *rate.Limiter          // of changes that watches bring: see Pace
@@ -381,7 +382,7 @@ func (c *Connection) get(ctx context.Context, token, path string, query url.Valu
 	defer cancel()
 	deadline, _ := ctx.Deadline()
 	patience := time.Until(deadline)
-	ctx, progress := trace(ctx)
+	ctx, progress := trace(context.WithValue(ctx, probeKey{}, true))
 	address := c.base.JoinPath(path)
 	address.RawQuery = query.Encode()
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, address.String(), nil)
@@ -502,13 +503,16 @@ const (
 	StorageFails    Reason = "StorageFails"    // what the API server keeps objects in fails
 	Overloaded      Reason = "Overloaded"      // it takes no more requests at present
 	NamespaceEnds   Reason = "NamespaceEnds"   // the namespace is being deleted
+	Slow            Reason = "Slow"            // it takes too long to answer
 	Conflicting     Reason = "Conflicting"     // others write the same object
 	Invalid         Reason = "Invalid"         // the object is not as it takes it
 	Refused         Reason = "Refused"         // anything else that it has answered
 )
 
 // Credentials reports whether the reason may lie in the credentials; otherwise it is the cluster's.
-func (r Reason) Credentials() bool { return r != Unreachable && r != NotReady && r != OverBudget }
+func (r Reason) Credentials() bool {
+	return slices.Contains([]Reason{Untrusted, Unauthorized, Forbidden, Malformed}, r)
+}
 
 // A ProbeError is why a cluster is out of reach.
 type ProbeError struct {

@@ -17,6 +17,8 @@ import (
 	"time"
 
 	"k8s.io/client-go/rest"
+
+	"github.com/fingerpost/fingerpost/internal/words"
 )
 
 // What was reached instead of an API server, and how far a request came: for probes and for diagnoses, in the same
@@ -114,11 +116,7 @@ func some(all []string) string {
 	if len(all) == 0 {
 		return "nothing"
 	}
-	text := strings.Join(all[:min(len(all), maxShownNames)], ", ")
-	if more := len(all) - maxShownNames; more > 0 {
-		text += fmt.Sprintf(" and %d more", more)
-	}
-	return text
+	return words.Some(all, maxShownNames)
 }
 
 // isForeign reports whether something else than an API server has sent a response.

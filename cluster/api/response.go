@@ -48,7 +48,7 @@ type limitTransport struct {
 	next http.RoundTripper
 }
 
-// RoundTrip sends a request.
+// RoundTrip sends a request, and has the Connection note what came of it.
 func (t *limitTransport) RoundTrip(request *http.Request) (*http.Response, error) {
 	if host := t.conn.base.Host; request.URL.Host != host {
 		return nil, newResponseError("a request for %s does not go to the API server %s", request.URL.Host, host)
@@ -57,8 +57,15 @@ func (t *limitTransport) RoundTrip(request *http.Request) (*http.Response, error
 		request = request.Clone(request.Context())
 		request.Header.Set("Authorization", "Bearer "+token)
 	}
+	return t.conn.calls.roundTrip(request, boundedTransport{t})
+}
 
-	response, err := t.next.RoundTrip(request)
+// boundedTransport sends requests, and bounds responses.
+type boundedTransport struct{ of *limitTransport }
+
+// RoundTrip sends a request.
+func (b boundedTransport) RoundTrip(request *http.Request) (*http.Response, error) {
+	response, err := b.of.next.RoundTrip(request)
 	if err != nil {
 		return nil, err
 	}
@@ -68,7 +75,7 @@ func (t *limitTransport) RoundTrip(request *http.Request) (*http.Response, error
 	}
 
 	takeRetryAfter(request, response)
-	response.Body = t.limited(request, response)
+	response.Body = b.of.limited(request, response)
 	return response, nil
 }
 

@@ -33,8 +33,8 @@ const (
 	readyBackoff      = time.Second      // the longest while probes succeed: the API server is about to serve
 	maxBackoff        = 15 * time.Second // the longest while they fail; the first that succeeds ends the pause
 	refusedBackoff    = 10 * time.Second // the first where another result is not to be expected soon
-	maxRefusedBackoff = 5 * time.Minute  // the longest there
-	maxAbsentBackoff  = 50 * time.Second // the longest for what is missed while it is absent
+	maxRefusedBackoff = 40 * time.Second // the longest there: what is granted shows within a minute
+	maxRareBackoff    = 5 * time.Minute  // the longest for an optional kind that is not served, or for one too large
 	// denialLimit is how long a kind is refused without a break before it counts as denied.
 	denialLimit = 30 * time.Second
 	// bookmarkLimit is how long a watch may be silent; API servers send a bookmark about once a minute.
@@ -89,8 +89,9 @@ const (
 // at or below a second, because an API server that has just started is about to serve; otherwise it grows
 // to 15 s, and the next successful probe ends it. Retry-After is honoured up to 15 s. A kind that the API
 // server refuses (403, 404) is retried after 5 to 10 s; the pause for an absent or an optional one grows to
-// minutes. A listing that exceeds the Budget many times over is ended, and retried like a refusal, or at once
-// when Relist is called. A watch that is closed at once is reopened with a growing pause.
+// 40 s, and to minutes for one that is both. A listing that exceeds the Budget many times over is ended, and
+// retried like a refusal, or at once when Relist is called. A watch that is closed at once is reopened with a
+// growing pause.
 //
 // One goroutine runs all this (reflector); mu guards what Health, CheckHealth and Problem read beside it. It
 // is never held while a Sink is called; feeding is.
@@ -247,7 +248,7 @@ func (w *Watcher) Run(ctx context.Context) {
 			if waitFor(ctx, jitter(refusals), wake, reflector.relist) == reflector.relist {
 				refusals = refusedBackoff // the limits may be others
 			} else {
-				refusals = min(2*refusals, maxRefusedBackoff)
+				refusals = min(2*refusals, maxRareBackoff)
 			}
 			continue
 		}
@@ -365,8 +366,20 @@ func (w *Watcher) CheckHealth() error {
 	case refused != "":
 		return &ProbeError{Forbidden, fmt.Errorf("the API server refuses to watch %s (%s)", kind, refused)}
 	default:
-		return &ProbeError{Unreachable, fmt.Errorf("the watch of %s is interrupted", kind)}
+		return w.interruption()
 	}
+}
+
+// interruption returns why no watch is open, in the words of what has answered last.
+func (w *Watcher) interruption() error {
+	kind := w.kind.Resource.GroupResource().String()
+	text := fmt.Sprintf("the watch of %s is interrupted", kind)
+	for _, verb := range []string{"watch", "list"} {
+		if cause, failed := w.conn.calls.causeOf(Call{verb, kind}); failed {
+			return &ProbeError{cause.Reason, fmt.Errorf("%s: %s", text, cause.Text)}
+		}
+	}
+	return &ProbeError{Unreachable, errors.New(text)}
 }
 
 // recordLag observes how late a change is, if it is newer than all before it. What was there before the
@@ -491,10 +504,10 @@ func (r *reflector) pauseAfterRefusal(reason metav1.StatusReason) time.Duration 
 	r.recordRefusal(reason, r.refusedSince)
 	pause := jitter(r.refusals)
 	switch {
-	case r.optional:
+	case r.optional && reason == metav1.StatusReasonNotFound:
+		r.refusals = min(2*r.refusals, maxRareBackoff)
+	case r.optional, reason == metav1.StatusReasonNotFound:
 		r.refusals = min(2*r.refusals, maxRefusedBackoff)
-	case reason == metav1.StatusReasonNotFound:
-		r.refusals = min(2*r.refusals, maxAbsentBackoff)
 	}
 	return pause
 }

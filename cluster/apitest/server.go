@@ -79,8 +79,8 @@ type resource struct {
 	forbidden     map[string]bool   // by verb; "" for all
 	rejected      map[string]string // why; by verb and namespace, or none for all
 	failing       failure
-	answer        http.HandlerFunc // what answers instead; nil: the server itself
-	delay         time.Duration    // before each response
+	answers       map[string]http.HandlerFunc // what answers instead of the server, by verb; "" for all
+	delay         time.Duration               // before each response
 	silentWatches bool
 }
 
@@ -287,8 +287,18 @@ func (s *Server) RequireLetters(required bool) {
 }
 
 // Answer has a handler answer all requests about a group resource, or the server again if it is nil.
-func (s *Server) Answer(name string, handler http.HandlerFunc) {
-	s.withResource(name, func(r *resource) { r.answer = handler })
+func (s *Server) Answer(name string, handler http.HandlerFunc) { s.AnswerVerb("", name, handler) }
+
+// AnswerVerb does it for requests of one verb, such as "create"; all if that is "". Watches that are open end.
+func (s *Server) AnswerVerb(verb, name string, handler http.HandlerFunc) {
+	s.withResource(name, func(r *resource) {
+		r.answers = maps.Clone(r.answers)
+		if r.answers == nil {
+			r.answers = map[string]http.HandlerFunc{}
+		}
+		r.answers[verb] = handler
+		s.broadcast()
+	})
 }
 
 // Compact makes the server forget old versions: lists that are being read by pages cannot be read on.
@@ -701,8 +711,14 @@ func (s *Server) serveResource(w http.ResponseWriter, r *http.Request, req reque
 	if audit != nil {
 		audit(r.RemoteAddr, req.verb, req.groupResource())
 	}
+
 	s.mu.Lock()
 	of := *s.resource(req.groupResource())
+	instead := of.answers[req.verb]
+	if instead == nil {
+		instead = of.answers[""]
+	}
+
 	forbidden := of.forbidden[""] || of.forbidden[req.verb] || lacks == req.groupResource()
 	rejected := cmp.Or(of.rejected[req.verb+" "], of.rejected[req.verb+" "+req.namespace])
 	serves := slices.Contains(of.versions, req.version)
@@ -712,8 +728,8 @@ func (s *Server) serveResource(w http.ResponseWriter, r *http.Request, req reque
 	switch {
 	case rejected != "":
 		writeError(w, http.StatusForbidden, metav1.StatusReasonForbidden, rejected)
-	case of.answer != nil:
-		of.answer(w, r)
+	case instead != nil:
+		instead(w, r)
 	case of.failing.code != 0:
 		of.failing.answer(w)
 	case forbidden:
@@ -1252,7 +1268,8 @@ func (s *Server) watch(w http.ResponseWriter, r *http.Request, req request) {
 		next = len(s.events)
 		of := s.resource(req.groupResource())
 		silent, changed, version := of.silentWatches, s.changed, s.version
-		gone := !slices.Contains(of.versions, req.version) || of.failing.code != 0 || of.forbidden[""]
+		gone := !slices.Contains(of.versions, req.version) || of.failing.code != 0 || of.forbidden[""] ||
+			of.answers["watch"] != nil
 		s.mu.Unlock()
 
 		if !silent && !out.sendEvents(pending, from) || gone {

@@ -389,7 +389,11 @@ func cannotRun(err error) bool {
 	return lacksPermission(err) || errors.Is(err, ErrNothingToWrite)
 }
 
-func lacksPermission(err error) bool { return IsMissingPermissions(err) || apierrors.IsForbidden(err) }
+// lacksPermission reports whether it is a right that is missing. What a policy, a webhook or a quota denies is allowed
+// to the account, and may pass at any time.
+func lacksPermission(err error) bool {
+	return IsMissingPermissions(err) || apierrors.IsForbidden(err) && api.CauseOf(err).Reason == api.Forbidden
+}
 
 // setProblem notes why a task does not run; nil: it does.
 func (k *candidacy) setProblem(t Task, err error) {

@@ -21,6 +21,10 @@ import (
 	"github.com/fingerpost/fingerpost/federation/watch"
 )
 
+// MaxRetry is the longest pause after which what has failed is tried again: what may be written again shows within a
+// minute.
+const MaxRetry = 40 * time.Second
+
 // An Input is what a Loop reads, such as an [api.Informer]. The owner of its records enqueues the keys that a
 // change bears on.
 type Input interface {
@@ -63,14 +67,15 @@ type Config[K comparable] struct {
 	Workers  int               // how many keys are reconciled at once; 1 if zero
 	Delay    time.Duration     // how long changes of one key are collected
 	MinRetry time.Duration     // the first pause after an error; 200 ms if zero
-	MaxRetry time.Duration     // the longest one; a minute if zero
+	MaxRetry time.Duration     // the longest one; MaxRetry if zero
 }
 
 // A Retry is an error that is no failure: the key is reconciled again After that time, or after the pause that
-// its failures in a row would have if that is zero.
+// its failures in a row would have if that is zero. One that is Failing is reported until the key is as it should be.
 type Retry struct {
-	After time.Duration
-	Err   error // why; for people
+	After   time.Duration
+	Err     error // why; for people
+	Failing error // what goes on to fail meanwhile; nil for nothing
 }
 
 func (r *Retry) Error() string { return r.Err.Error() }
@@ -84,7 +89,7 @@ func (r *Retry) Unwrap() error { return r.Err }
 //
 //	Enqueue --Delay--> Reconcile --> nil --------------------> at rest, until it is enqueued again
 //	   ^                   |
-//	   |                   +-------> error, Retry{0} ---------> enqueued after 200 ms, 400 ms, ... a minute
+//	   |                   +-------> error, Retry{0} ---------> enqueued after 200 ms, 400 ms, ... 40 s
 //	   |                   +-------> Retry{After} ------------> enqueued After
 //	   |                   '-------> Forbidden, and a permission is missing: the Loop ends
 //	   |
@@ -119,7 +124,7 @@ type input struct {
 func NewLoop[K comparable](log logr.Logger, c Config[K]) *Loop[K] {
 	c.Workers = max(c.Workers, 1)
 	c.MinRetry = cmp.Or(c.MinRetry, 200*time.Millisecond)
-	c.MaxRetry = cmp.Or(c.MaxRetry, time.Minute)
+	c.MaxRetry = cmp.Or(c.MaxRetry, MaxRetry)
 	return &Loop[K]{
 		config: c, log: log, bell: watch.NewKeyedBell[K](), followed: map[K][]*federation.Watch{},
 	}
@@ -306,6 +311,9 @@ func (l *Loop[K]) reconcileNext(ctx context.Context, end context.CancelCauseFunc
 	switch {
 	case err == nil:
 		l.endFailures(key)
+	case isRetry && retry.Failing != nil:
+		l.config.Failures.note(key, retry.Failing, ReportedAfter)
+		l.queue.AddAfter(key, max(retry.After, time.Second))
 	case isRetry && retry.After > 0: // it is no failure, and ends a row of them
 		l.endFailures(key)
 		l.queue.AddAfter(key, retry.After)

@@ -207,7 +207,7 @@ func TestFailureStopsNoOtherKey(t *testing.T) {
 					t.Errorf("%s: the pauses do not grow: %v", k, all)
 				}
 			}
-			if last := all[len(all)-1] - all[len(all)-2]; last != time.Minute {
+			if last := all[len(all)-1] - all[len(all)-2]; last != MaxRetry {
 				t.Errorf("%s: the last pause is %s", k, last)
 			}
 		}

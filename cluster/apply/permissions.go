@@ -25,8 +25,9 @@ const (
 	// [Permissions.Review].
 	firstPermissionRetry = 10 * time.Second
 
-	// PermissionRetry is how long a write without permission need not be tried again.
-	PermissionRetry = time.Minute
+	// PermissionRetry is how long a write without permission need not be tried again: twice as long passes at most, so
+	// that what is granted shows within a minute.
+	PermissionRetry = 25 * time.Second
 )
 
 // A Permission is what RBAC must grant us.

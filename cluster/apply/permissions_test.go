@@ -104,7 +104,7 @@ func TestPermissionsAreReviewedOnce(t *testing.T) {
 				t.Errorf("a review: %v", err)
 			}
 		}
-		if n := server.since(); n < 9 || n > 12 {
+		if n := server.since(); n < 20 || n > 26 {
 			t.Errorf("%d reviews in ten minutes", n)
 		}
 		server.deny("patch")

@@ -283,6 +283,7 @@ func (p *Peers) ask(
 				ConnectDone: func(_, _ string, err error) { reached.Store(err == nil) },
 			})
 			o, err := fetch(traced, client, method, at.String(), tags[at.String()], maxList)
+
 			switch refused, is := errors.AsType[*net.OpError](err); {
 			case err == nil:
 				all[index] = o

@@ -176,8 +176,8 @@ func TestPeersThatRefuse(t *testing.T) {
 	}
 }
 
-// A peer that was reached and does not answer in time may have a state: it is to be asked again. One that is not reached
-// has none to give.
+// A peer that was reached and does not answer in time may have a state: it is to be asked again. One that is not
+// reached has none to give.
 func TestPeerThatDoesNotAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var kept []net.Conn

@@ -27,7 +27,7 @@ const (
 	workers = 8
 	// A Service that fails is retried after minRetry, then after twice as long each time, up to maxRetry,
 	// for ever.
-	minRetry, maxRetry = 5 * time.Millisecond, time.Minute
+	minRetry, maxRetry = 5 * time.Millisecond, apply.MaxRetry
 )
 
 // A sliceWriter writes the slices of one kind into one cluster during one term of a Lease. What they hold is its

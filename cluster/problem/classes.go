@@ -15,6 +15,7 @@ const (
 	Suspect       Class = "Suspect"         // it is out of contact
 	Stale         Class = "Stale"           // likewise, and for long
 	Waiting       Class = "Waiting"         // not all of it was listed yet
+	NotRestored   Class = "NotRestored"     // nor its last state, although others may have it
 	Restored      Class = "Restored"        // likewise, and its last state is known
 	Untried       Class = "Untried"         // its credentials were not tried yet
 	Credentials   Class = "CredentialsFail" // the newest do not work
@@ -37,6 +38,7 @@ const (
 	ReadOnly      Class = "ReadOnly"
 	Incomplete    Class = "WritesIncomplete"
 	NotWritten    Class = "NotWritten"   // objects, though they were tried
+	Requests      Class = "RequestsFail" // others, again and again
 	SecretAlone   Class = "SecretAlone"  // a labelled Secret links it, and no Link
 	ForeignLease  Class = "ForeignLease" // another process holds a Lease that this installation needs
 )
@@ -67,7 +69,8 @@ const (
 
 // Classes of a process.
 const (
-	NotSaved    Class = "NotSaved" // what is known of clusters cannot be
+	NotSaved    Class = "NotSaved"       // what is known of clusters cannot be
+	Unreadable  Class = "FileUnreadable" // and it could be before
 	SlowClients Class = "SlowClients"
 )
 
@@ -106,8 +109,11 @@ var classes = map[Class]classInfo{
 	Suspect:    {"{name} is Suspect", "", clustersCommand, "operations.md#states-of-a-cluster"},
 	Stale:      {"{name} is Stale", "", clustersCommand, "operations.md#fingerpostclusterstale"},
 	Waiting:    {"{name} was not listed completely yet", "", clustersCommand, neverSynced},
-	Restored:   {"{name} was restored", "", clustersCommand, "operations.md#state-across-restarts"},
-	Untried:    {"The credentials of {name} were not tried yet", "", clustersCommand, conditions},
+	NotRestored: {
+		"The last state of {name} cannot be restored", "", clustersCommand, "operations.md#state-across-restarts",
+	},
+	Restored: {"{name} was restored", "", clustersCommand, "operations.md#state-across-restarts"},
+	Untried:  {"The credentials of {name} were not tried yet", "", clustersCommand, conditions},
 	Credentials: {
 		"New credentials of {name} do not work", "", clustersCommand, "operations.md#fingerpostcredentialsfail",
 	},
@@ -155,6 +161,7 @@ var classes = map[Class]classInfo{
 	ReadOnly:   {"Nothing is written into {name}", "", clustersCommand, noWriter},
 	Incomplete: {"Not everything is written into {name}", "", clustersCommand, noWriter},
 	NotWritten: {"Objects are not written into {name}", "", clustersCommand, notWritten},
+	Requests:   {"Requests to {name} fail", "", clustersCommand, "operations.md#fingerpostrequestsfail"},
 	SecretAlone: {
 		"{name} is linked by a Secret only",
 		"if the Link was deleted to unlink the cluster, delete the Secret as well", "kubectl get links -A",
@@ -198,6 +205,10 @@ var classes = map[Class]classInfo{
 
 	NotSaved: {
 		"The state of clusters cannot be saved", "", checkCommand, "operations.md#state-across-restarts",
+	},
+	Unreadable: {
+		"{name} cannot be read", "put valid content into it: it is read again within a second", checkCommand,
+		"checks.md#files-can-be-read",
 	},
 	SlowClients: {
 		"Clients have an unread message", "", "fingerpost streams --slow", "operations.md#bounds-of-clients",

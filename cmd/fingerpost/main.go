@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/fingerpost/fingerpost/cluster/api"
 	"github.com/fingerpost/fingerpost/cmd/fingerpost/check"
 	"github.com/fingerpost/fingerpost/cmd/fingerpost/cli"
 )
@@ -29,7 +30,7 @@ func main() {
 	case errors.Is(err, check.ErrFailed): // the report has them
 		os.Exit(cli.ExitNo)
 	case err != nil:
-		fmt.Fprintln(os.Stderr, "fingerpost:", cli.PrintableLines(err.Error()))
+		fmt.Fprintln(os.Stderr, "fingerpost:", cli.PrintableLines(api.InWords(err).Error()))
 		os.Exit(cli.ExitCode(err))
 	}
 }

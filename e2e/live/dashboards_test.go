@@ -92,7 +92,7 @@ func TestDashboards(t *testing.T) {
 		"service/"+mesh.Federated, view.OptIn+"="+view.Enabled, policy.PreferKey+"=local,*")
 	c.do(err)
 
-	var have map[string]map[string]bool
+	var have, failing map[string]map[string]bool
 	c.do(c.export(c.Namespace, "api", byGateway, 80))
 	err = c.run(func(*logged) error {
 		if err := errors.Join(c.selects(), c.probes()); err != nil {
@@ -127,21 +127,32 @@ func TestDashboards(t *testing.T) {
 			_, err := c.west.Kubectl(t.Context(), "-n", c.Namespace, "annotate", "endpointslice/shared", "changed=now")
 			return err
 		}
+		keep := func(err error) error {
+			failing = have
+			return err
+		}
 		return errors.Join(
 			errs,
 			counted("fingerpost_cluster_probe_duration_seconds"),
 			change(),
 			counted("endpointslices_informer_lag_seconds_bucket"),
-			counted("fingerpost_cluster_credentials_expiry_timestamp_seconds",
+			keep(counted("fingerpost_cluster_credentials_expiry_timestamp_seconds",
 				"fingerpost_admission_refused_total", "fingerpost_slice_write_failures_total", "endpoints_pods",
 				"fingerpost_link_condition",
-				"fingerpost_endpoint_conflicts"),
+				"fingerpost_endpoint_conflicts",
+				"fingerpost_objects_not_written", "fingerpost_requests_failing")), // after half a minute
 			lift(t.Context()),
 			counted("fingerpost_slice_writes_total", "fingerpost_lease_holder", "fingerpost_mirror_services",
 				"fingerpost_mirror_writes_total", "gateway_alive", "gateway_probes"),
 		)
 	})
 	c.do(err)
+	for name, labels := range failing {
+		if have[name] == nil {
+			have[name] = labels
+		}
+	}
+
 	files := certificate(t)
 	for _, page := range []string{c.encrypted(files), validator(t, files)} {
 		more, err := exported(page)

@@ -12,7 +12,7 @@ import (
 const imports = `
 cmd/fingerpost -> cmd/fingerpost/app cmd/fingerpost/check cmd/fingerpost/cli
 cmd/fingerpost -> cmd/fingerpost/server
-cmd/fingerpost -> discovery/linkerd federation internal/logs links serving
+cmd/fingerpost -> cluster/api discovery/linkerd federation internal/logs links serving
 cmd/fingerpost/app -> admission cmd/fingerpost/debug cmd/fingerpost/server cmd/fingerpost/webhook
 cmd/fingerpost/app -> cluster cluster/apply cluster/checkpoint cluster/endpointslice cluster/api cluster/lease
 cmd/fingerpost/app -> cluster/changes cluster/problem cluster/tokenreview
@@ -51,7 +51,7 @@ cluster/linkerd/serviceprofile -> federation federation/profile
 cluster/linkerd ->
 cluster/problem ->
 cluster/tokenreview ->
-cluster/api -> federation federation/watch
+cluster/api -> federation federation/watch internal/words
 cluster/apitest ->
 
 discovery/linkerd -> discovery serving federation federation/profile federation/watch

@@ -34,3 +34,12 @@ func Number(n int) string {
 	}
 	return text
 }
+
+// Some returns the first of several names, so many at most, and how many there are more.
+func Some(names []string, most int) string {
+	text := strings.Join(names[:min(len(names), most)], ", ")
+	if more := len(names) - most; more > 0 {
+		text += " and " + Number(more) + " more"
+	}
+	return text
+}

@@ -22,7 +22,7 @@ const (
 	updateBurst, updateRate = 10, 0.5   // of one name; a second
 
 	// pacedFor is how long a Link reports that its cluster was paced, from the last time on.
-	pacedFor = time.Minute
+	pacedFor = 30 * time.Second
 )
 
 // paces are those of what is written in a term.

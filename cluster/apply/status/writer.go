@@ -29,15 +29,17 @@ import (
 const (
 	// resyncInterval is how often the statuses of all objects are compared with what they should be, besides each time
 	// that one of the two changes. It costs no request for those that are equal.
-	resyncInterval = time.Minute
+	resyncInterval = 40 * time.Second
 	// paceWrites is how often the status of one object is written within paceWindow, whatever causes it: once a second,
 	// and what happens after a quiet time shows at once. What is wanted when the next write is due is written.
 	paceWrites = 10
 	paceWindow = paceWrites * time.Second
 
-	// unsupportedRetry is until a status is applied again that the API server refuses, or stores otherwise, and until a
-	// field is written again that its schema lacks.
+	// unsupportedRetry is until a status is applied again for which there is no field, or that the API server stores
+	// otherwise, and until a field is written again that its schema lacks.
 	unsupportedRetry = 10 * time.Minute
+	// forbiddenRetry is until a status is applied again that the account has no right to write.
+	forbiddenRetry = 30 * time.Second
 	// conflictRetry is until a status is applied again that was computed from an older version of the object, unless
 	// the event of the newer one comes first.
 	conflictRetry = time.Second
@@ -78,7 +80,7 @@ type Config[S Status[S]] struct {
 	Permissions *apply.Permissions
 	Failures    *apply.Failures // may be nil
 
-	Keys   func() []api.Key                         // of all objects, each minute
+	Keys   func() []api.Key                         // of all objects, each resyncInterval
 	Object func(api.Key) (o Object[S], exists bool) // as it was read last
 	Read   func(status map[string]any) S            // what is written of a whole status
 
@@ -125,11 +127,16 @@ type attempt[S any] struct {
 	before, after   string    // resource versions; equal if nothing has changed
 	applied, stored S
 	refused         string // why no status of the object can be written, for people; empty if one can
+	forbidden       error  // the response, if that is for want of a right
 }
 
 // counts reports whether what became of an attempt would become of the same one now.
 func (a *attempt[S]) counts(o Object[S]) bool {
-	return a != nil && a.servedIn == o.Version && time.Since(a.at) < unsupportedRetry
+	lasts := unsupportedRetry
+	if a != nil && a.forbidden != nil {
+		lasts = forbiddenRetry
+	}
+	return a != nil && a.servedIn == o.Version && time.Since(a.at) < lasts
 }
 
 // NewWriter returns a Writer for one term.
@@ -167,7 +174,7 @@ func (w *Writer[S]) Undeclared() []string {
 	return w.undeclared.fields
 }
 
-// resync enqueues all objects, at first and each minute, and forgets those that are gone.
+// resync enqueues all objects, at first and each resyncInterval, and forgets those that are gone.
 func (w *Writer[S]) resync(ctx context.Context) {
 	wait.UntilWithContext(ctx, func(context.Context) {
 		keys := w.config.Keys()
@@ -217,8 +224,12 @@ func (w *Writer[S]) write(ctx context.Context, key api.Key) error {
 	w.records[key] = last
 	w.mu.Unlock()
 
-	if apierrors.IsConflict(err) {
+	switch {
+	case apierrors.IsConflict(err):
 		return &apply.Retry{After: conflictRetry, Err: err}
+	case err == nil && next != nil && next.forbidden != nil:
+		left := forbiddenRetry - time.Since(next.at)
+		return &apply.Retry{After: left, Err: errors.New(next.refused), Failing: next.forbidden}
 	}
 	return err
 }
@@ -271,8 +282,8 @@ func (w *Writer[S]) apply(ctx context.Context, key api.Key, object Object[S], wh
 		attempt.refused = fmt.Sprintf("the %s CRD has no status in %s, the newest version that it serves: %s",
 			w.config.Kind, object.Version, w.config.Remedy)
 		return attempt, nil
-	case apierrors.IsForbidden(err):
-		attempt.refused = w.whyForbidden(ctx, key, err)
+	case apierrors.IsForbidden(err) && api.CauseOf(err).Reason == api.Forbidden:
+		attempt.refused, attempt.forbidden = w.whyForbidden(ctx, key, err), err
 		return attempt, nil
 	case apierrors.IsNotFound(err): // deleted meanwhile
 		return nil, nil

@@ -121,12 +121,13 @@ func New(ctx context.Context, log logr.Logger, options Options) (*App, error) {
 			return nil, err
 		}
 	}
-	if app.events, err = newRecorder(log, options.Config); err != nil {
-		return nil, err
-	}
 
 	localConn, err := api.NewConnection(app.Registry.Instrument(options.ClusterName, options.Config), options.Dial)
 	if err != nil {
+		return nil, err
+	}
+	app.Registry.AddConnection(options.ClusterName, localConn)
+	if app.events, err = newRecorder(log, localConn); err != nil {
 		return nil, err
 	}
 
@@ -296,7 +297,7 @@ func (a *App) addServers(
 		Store: a.Store, Registry: a.Registry, Links: a.Links, Discovery: a.Discovery, Changes: a.Changes,
 		Cluster: options.ClusterName, Namespace: options.Discovery.ControllerNamespace,
 		Installations: options.Installations, Replica: options.Replica, Version: options.Version,
-		ReadOnly: options.ReadOnly,
+		ReadOnly: options.ReadOnly, Unreadable: certificate.Unreadable,
 	})
 	grpcServer := server.NewGRPC(
 		log, options.Addr, options.Listen, certificate, a.Serving, a.register, a.Ready, a.Metrics)
@@ -309,7 +310,7 @@ func (a *App) addServers(
 	)
 	a.addAdmin(options.AdminAddr, a.Exported, options.Pprof)
 	if certificate != nil {
-		a.Metrics.MustRegister(certificate.Metric())
+		a.Metrics.MustRegister(certificate.Metrics()...)
 		a.Add(Part{Name: "certificate", Run: certificate.Start})
 	}
 	return a.addPeerServer(log, options, localConn, certificate)

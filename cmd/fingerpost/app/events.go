@@ -7,8 +7,9 @@ import (
 	"github.com/go-logr/logr"
 	"k8s.io/client-go/kubernetes/scheme"
 	eventsclient "k8s.io/client-go/kubernetes/typed/events/v1"
-	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/events"
+
+	"github.com/fingerpost/fingerpost/cluster/api"
 )
 
 // recorder sends Events of all parts of the process to the local cluster.
@@ -18,8 +19,8 @@ type recorder struct {
 	broadcaster events.EventBroadcaster
 }
 
-func newRecorder(log logr.Logger, config *rest.Config) (*recorder, error) {
-	client, err := eventsclient.NewForConfig(config)
+func newRecorder(log logr.Logger, localConn *api.Connection) (*recorder, error) {
+	client, err := eventsclient.NewForConfigAndClient(localConn.Config, localConn.HTTPClient)
 	if err != nil {
 		return nil, err
 	}

@@ -739,15 +739,15 @@ func (s *scenario) fetch(ctx context.Context, replica, path string) []byte {
 }
 
 var (
-	verdict = regexp.MustCompile(`<h1>(.*)</h1>`)
-	problem = regexp.MustCompile(`<li class="(\w+)"><p><strong>(.*)</strong>`)
+	verdict     = regexp.MustCompile(`<h1>(.*)</h1>`)
+	problemLine = regexp.MustCompile(`<li class="(\w+)"><p><strong>(.*)</strong>`)
 )
 
 // page prints what the status page of the first replica shows: the verdict, and what is wrong.
 func (s *scenario) page() {
 	page := html.UnescapeString(string(s.fetch(s.t.Context(), s.first().name, "/")))
 	fmt.Fprintf(&s.out, "page: %s\n", verdict.FindStringSubmatch(page)[1])
-	for _, p := range problem.FindAllStringSubmatch(page, -1) {
+	for _, p := range problemLine.FindAllStringSubmatch(page, -1) {
 		fmt.Fprintf(&s.out, "page %s %s\n", map[string]string{"bad": "×", "warn": "‼"}[p[1]], p[2])
 	}
 }

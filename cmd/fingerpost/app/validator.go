@@ -32,7 +32,7 @@ func NewValidator(log logr.Logger, options ValidatorOptions) (*Process, error) {
 	profiles := webhook.ServiceProfiles()
 
 	process := newProcess(log, options.Version, nil, webhookWindow)
-	process.Metrics.MustRegister(profiles.Verdicts, certificate.Metric())
+	process.Metrics.MustRegister(append(certificate.Metrics(), profiles.Verdicts)...)
 	handler := admission.NewServer(log, 1, map[string]admission.Review{"/": profiles})
 	hook := process.newHTTP("webhook", options.Addr, handler)
 	hook.TLS = certificate.ServerConfig(tls.VersionTLS13)

@@ -206,7 +206,7 @@ func TestCheckOfAClusterThatGoes(t *testing.T) {
 	checks := append(known.clusterChecks(), known.writerChecks()...)
 	known.pages = nil
 	r.run(t.Context(), checks...)
-	if len(r.report.Categories) != 0 || !r.report.Success || len(checks) != 10 {
+	if len(r.report.Categories) != 0 || !r.report.Success || len(checks) != 12 {
 		t.Errorf("%d checks: %+v", len(checks), r.report)
 	}
 }

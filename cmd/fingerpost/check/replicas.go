@@ -177,8 +177,11 @@ func checkVersions(pages []cli.Response[debug.VersionPage], own string) error {
 // replicaChecks check each replica that responds, and compare it with the first one.
 func (k *knownReplicas) replicaChecks() []check {
 	checks := []check{
-		replicaCategory.retried("the last state of each cluster can be saved", "state-can-be-saved", k.checkSaved),
+		replicaCategory.retried("the last state of each cluster can be saved", "state-can-be-saved",
+			k.ofReplica(problem.NotSaved)),
+		replicaCategory.retried("all files can be read", "files-can-be-read", k.ofReplica(problem.Unreadable)),
 	}
+
 	for i := 1; i < len(k.all); i++ {
 		pair := []cli.Replica{k.all[0], k.all[i]}
 		agrees := replicaCategory.retried(pair[1].Name+" agrees with "+pair[0].Name, "replicas-agree",
@@ -189,9 +192,11 @@ func (k *knownReplicas) replicaChecks() []check {
 	return checks
 }
 
-// checkSaved reports replicas that cannot write their -state-dir. It applies to those that have one.
-func (k *knownReplicas) checkSaved(context.Context) error {
-	return k.checkProblems(func(p problem.Problem) bool { return p.Class == problem.NotSaved }, replicaText)
+// ofReplica returns a check of what replicas report of themselves, as far as it is of a class.
+func (k *knownReplicas) ofReplica(class problem.Class) func(context.Context) error {
+	return func(context.Context) error {
+		return k.checkProblems(func(p problem.Problem) bool { return p.Class == class }, replicaText)
+	}
 }
 
 // names returns the names of all clusters, sorted.
@@ -283,12 +288,16 @@ func (k *knownReplicas) ofCluster(name string, classes ...problem.Class) func(co
 		if !slices.Contains(k.names(), name) {
 			return errSkipped
 		}
-		text := contactText
-		if !problem.IsContact(classes[0]) {
-			text = replicaText
+
+		text := func(p problem.Problem, suffix string) string {
+			if problem.IsContact(p.Class) {
+				return contactText(p, suffix)
+			}
+			return replicaText(p, suffix)
 		}
 		return k.checkProblems(func(p problem.Problem) bool {
-			return p.Object.Kind == "Cluster" && p.Cluster == name && slices.Contains(classes, p.Class)
+			isReported := p.Class == problem.Requests && p.Repeats // with the objects that they are about
+			return p.Object.Kind == "Cluster" && p.Cluster == name && slices.Contains(classes, p.Class) && !isReported
 		}, text)
 	}
 }
@@ -298,12 +307,14 @@ func (k *knownReplicas) clusterChecks() (checks []check) {
 	for _, name := range k.names() {
 		checks = append(checks,
 			clusterCategory.retried(name+" is in contact"+k.drainText(name), "a-cluster-is-in-contact",
-				k.ofCluster(name, problem.Connecting, problem.Suspect, problem.Stale)),
+				k.ofCluster(name, problem.Connecting, problem.Suspect, problem.Stale, problem.NotRestored)),
 			clusterCategory.retried("the newest credentials of "+name+" work", "credentials-work",
 				k.ofCluster(name, problem.Credentials, problem.Expired, problem.ExpiresSoon)),
 			clusterCategory.retried(
 				"all required resources in "+name+" are readable", "required-resources-are-readable",
 				k.ofCluster(name, problem.Forbidden)),
+			clusterCategory.retried(name+" does what it is asked for", "requests-are-served",
+				k.ofCluster(name, problem.Requests)),
 			clusterCategory.decided(name+" has the expected identity", "a-cluster-has-the-expected-identity",
 				k.ofCluster(name, problem.SameCluster, problem.OtherDomain, problem.OtherAnchors, problem.AnchorsExpire,
 					problem.ClockSkew)))

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/fingerpost/fingerpost/cluster/api"
 	"github.com/fingerpost/fingerpost/cmd/fingerpost/cli"
 )
 
@@ -209,7 +210,7 @@ func (r *runner) once(ctx context.Context, c check) error {
 	if err != nil && ctx.Err() != nil {
 		return errNotChecked
 	}
-	return err
+	return api.InWords(err)
 }
 
 // await returns the result of a check, and shows meanwhile that it is waited for.

@@ -36,6 +36,8 @@ type Sources struct {
 	Replica       string
 	Version       string // of the binary
 	ReadOnly      bool   // this replica writes into no cluster
+	// Unreadable returns why files cannot be read, by path; nil if none are.
+	Unreadable func() map[string]string
 }
 
 // Handler serves the pages. It changes nothing; only /debug/troubleshoot sends requests, to the API server of a

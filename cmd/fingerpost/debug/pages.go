@@ -33,6 +33,8 @@ type ClustersPage struct {
 
 	NotSaved cluster.NotSaved `json:"notSaved,omitzero"` // what this replica cannot save in -state-dir
 
+	Unreadable map[string]string `json:"unreadableFiles,omitempty"` // why, by path
+
 	LeaseNamespaces []string `json:"leaseNamespaces"` // in which Leases of installations count, in each cluster
 }
 
@@ -42,6 +44,10 @@ func (s *Sources) newClustersPage() ClustersPage {
 		ReadOnly: s.ReadOnly, NotSaved: s.Registry.NotSaved(),
 		LeaseNamespaces: append([]string{s.Namespace}, s.Installations...),
 	}
+	if s.Unreadable != nil {
+		page.Unreadable = s.Unreadable()
+	}
+
 	for i := range page.Clusters {
 		c := &page.Clusters[i]
 		for _, l := range page.Links {
@@ -76,6 +82,13 @@ func (p *ClustersPage) FindProblems(now time.Time) {
 			"that of %s cannot be saved: %s", words.Count(n.Clusters, "cluster"), n.Reason))
 		saved.Affected = "a replica that starts while a cluster is unreachable will not have its endpoints"
 		p.Problems = append(p.Problems, saved)
+	}
+
+	for _, path := range slices.Sorted(maps.Keys(p.Unreadable)) {
+		file := problem.New(problem.Object{Kind: "File", Name: path}, problem.Unreadable, problem.Warning,
+			p.Unreadable[path])
+		file.Affected = "what was read of it before stays in use"
+		p.Problems = append(p.Problems, file)
 	}
 
 	problem.Sort(p.Problems)

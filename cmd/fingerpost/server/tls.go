@@ -119,13 +119,40 @@ func parseAuthorities(contents [][]byte) (*x509.CertPool, error) {
 	return pool, nil
 }
 
-// Metric returns the metric of when the certificate expires.
-func (c *Certificate) Metric() prometheus.Collector {
-	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name:        "fingerpost_certificate_expiry_timestamp_seconds",
-		Help:        "When the certificate that a server presents expires, in seconds since 1970.",
-		ConstLabels: prometheus.Labels{"server": c.server},
-	}, func() float64 { return float64(c.pair.value.Load().Leaf.NotAfter.Unix()) })
+// Unreadable returns why files could not be read when that was tried last, by their paths. What was read before is in
+// use. A nil Certificate has no files.
+func (c *Certificate) Unreadable() map[string]string {
+	all := map[string]string{}
+	if c == nil {
+		return all
+	}
+
+	if problem := c.pair.unreadable(); problem != "" {
+		all[c.pair.paths[0]] = problem
+	}
+	if c.authorities != nil {
+		if problem := c.authorities.unreadable(); problem != "" {
+			all[c.authorities.paths[0]] = problem
+		}
+	}
+	return all
+}
+
+// Metrics returns the metrics of when the certificate expires, and of files that cannot be read.
+func (c *Certificate) Metrics() []prometheus.Collector {
+	labels := prometheus.Labels{"server": c.server}
+	return []prometheus.Collector{
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name:        "fingerpost_certificate_expiry_timestamp_seconds",
+			Help:        "When the certificate that a server presents expires, in seconds since 1970.",
+			ConstLabels: labels,
+		}, func() float64 { return float64(c.pair.value.Load().Leaf.NotAfter.Unix()) }),
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name:        "fingerpost_certificate_files_unreadable",
+			Help:        "Files of a server's certificate or authorities whose newest content cannot be used.",
+			ConstLabels: labels,
+		}, func() float64 { return float64(len(c.Unreadable())) }),
+	}
 }
 
 // present returns the certificate that was read last.
@@ -246,8 +273,8 @@ type reread[T any] struct {
 	parse func(contents [][]byte) (*T, error)
 	value atomic.Pointer[T]
 
-	contents [][]byte // of which value was made
-	problem  string   // that read has had last
+	contents [][]byte     // of which value was made
+	problem  atomic.Value // string: that read has had last; empty for none
 }
 
 // read makes the value anew if a file has changed. After an error it stays as it is.
@@ -273,10 +300,16 @@ func (r *reread[T]) read() (changed bool, err error) {
 
 // isNews reports whether an error of read is another one than that of the last time.
 func (r *reread[T]) isNews(err error) bool {
-	before := r.problem
-	r.problem = ""
+	problem := ""
 	if err != nil {
-		r.problem = err.Error()
+		problem = err.Error()
 	}
-	return err != nil && r.problem != before
+	before, _ := r.problem.Swap(problem).(string)
+	return err != nil && problem != before
+}
+
+// unreadable returns why the files could not be read last; empty if they were.
+func (r *reread[T]) unreadable() string {
+	problem, _ := r.problem.Load().(string)
+	return problem
 }

@@ -302,7 +302,7 @@ func TestCertificateIsReplaced(t *testing.T) {
 		t.Error("the first connection was closed")
 	}
 	const help = "When the certificate that a server presents expires, in seconds since 1970."
-	if err := testutil.CollectAndCompare(c.Metric(), strings.NewReader(`
+	if err := testutil.CollectAndCompare(c.Metrics()[0], strings.NewReader(`
 # HELP fingerpost_certificate_expiry_timestamp_seconds `+help+`
 # TYPE fingerpost_certificate_expiry_timestamp_seconds gauge
 fingerpost_certificate_expiry_timestamp_seconds{server="test"} 4e+09
