@@ -68,6 +68,7 @@ federation/facts -> federation/watch
 federation/policy ->
 federation/policy/policytest ->
 federation/profile ->
+federation/rules ->
 federation/watch ->
 
 internal/repo ->
