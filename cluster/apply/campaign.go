@@ -288,21 +288,34 @@ func (k *candidacy) runWhilePermitted(ctx context.Context, tasks []Task) {
 		case lacksPermission(err):
 			k.report(leaseState{state: cluster.ReadOnly, problem: cluster.ErrorText(err)})
 		default:
-			k.report(leaseState{state: k.lastState(), problem: cluster.ErrorText(err)})
+			k.report(k.failed(err))
 		}
 		retry.wait(ctx, err)
 	}
 }
 
-// lastState returns what is known of a Lease of which nothing new is known: that it cannot be written by, if that was
-// so, or else that it is waited for.
-func (k *candidacy) lastState() cluster.WritingState {
+// failed returns what is known of a Lease that could not be campaigned for: why, and besides what was known before.
+func (k *candidacy) failed(err error) leaseState {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.leases[k.config.Name].state == cluster.ReadOnly {
-		return cluster.ReadOnly
+	last := k.leases[k.config.Name]
+	if last.state != cluster.ReadOnly {
+		last.state = cluster.Standby
 	}
-	return cluster.Standby
+	last.held, last.problem = false, cluster.ErrorText(err)
+	return last
+}
+
+// standby returns that a Lease is waited for. Why it could not be campaigned for last is still so until the next
+// attempt has lasted: one after the other fails, and between two of them nothing is better.
+func (k *candidacy) standby(holder string, lasts bool) leaseState {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	problem := k.leases[k.config.Name].problem
+	if lasts {
+		problem = ""
+	}
+	return leaseState{state: cluster.Standby, holder: holder, problem: problem}
 }
 
 // review returns nil if the Lease can be campaigned for and one of the tasks can run, or why none can.
@@ -572,18 +585,23 @@ func (k *candidacy) runClean(term context.Context, t Task) error {
 // reportHolder reports whether this replica holds the Lease, whenever that changes, and whenever the Lease does:
 // while credentials are replaced the Target before this one reports as well, and its last report must not stay.
 func (k *candidacy) reportHolder(ctx context.Context, elector *lease.Elector) {
-	for {
+	settled := time.NewTimer(4 * k.config.Timing.Duration)
+	defer settled.Stop()
+
+	for lasts := false; ; {
 		held, changed := elector.Held()
 		observed := elector.Observed()
 		if held {
 			k.reportHeld()
 		} else {
-			k.report(leaseState{state: cluster.Standby, holder: elector.Holder()})
+			k.report(k.standby(elector.Holder(), lasts))
 		}
 
 		select {
 		case <-changed:
 		case <-observed:
+		case <-settled.C:
+			lasts = true
 		case <-ctx.Done():
 			return
 		}

@@ -175,10 +175,15 @@ func phaseOf(d cluster.Drain) drainPhase {
 	}
 }
 
-// compareWriter adds that another replica writes into a cluster than the last one that was known.
+// compareWriter adds that another replica writes into a cluster than the last one that was known: the holder of the
+// first of its Leases. Another one may have another holder. Of one that is not known to be held nothing follows.
 func (f *Follower) compareWriter(name string, writing cluster.Writing) {
-	writer := writing.Holder()
-	if writing.State == cluster.Holding {
+	if len(writing.Wanted) == 0 {
+		return
+	}
+	first := writing.Wanted[0]
+	writer, _, _ := strings.Cut(writing.Holders[first], "_")
+	if slices.Contains(writing.Leases, first) {
 		writer = f.Replica
 	}
 

@@ -262,7 +262,7 @@ func setIn[K comparable, V any](index map[K]map[string]*V, at K, name string, v 
 
 var (
 	errBehind   = &apply.Retry{Err: errors.New("the watch has not shown all writes of this replica yet")}
-	errNotWhole = &apply.Retry{Err: errors.New("the cluster has more slices of Fingerpost than its budget allows to read")}
+	errNotWhole = &apply.Retry{Err: errors.New("the cluster has more such slices than its budget allows to read")}
 )
 
 // reconcileService makes the slices of a Service what they should be.

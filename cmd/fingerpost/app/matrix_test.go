@@ -465,6 +465,25 @@ func TestMatrix(t *testing.T) {
 	}
 }
 
+// A Lease that is denied again and again is reported without a break, and the history has it once: attempts fail one
+// after the other, and between two of them nothing is better.
+func TestDeniedLeaseIsReportedWithoutABreak(t *testing.T) {
+	inMatrix(t, func(m *matrix) {
+		m.network.Server("west").AnswerVerb("update", leaseResource, matrixClasses["DeniedByPolicy"].answer)
+		elapse(time.Minute)
+		m.lines(func() { m.printChanges([]string{"west"}) })
+		for range 120 {
+			elapse(time.Second)
+			if got := m.lines(func() { m.check([]string{"writers"}) }); !strings.Contains(got, "objects.corp.example") {
+				t.Fatalf("check: %s", got)
+			}
+		}
+		if got := m.lines(func() { m.printChanges([]string{"west"}) }); strings.Count(got, "\n") > 2 {
+			t.Errorf("within two minutes:\n%s", got)
+		}
+	})
+}
+
 // play plays one cell.
 func (m *matrix) play(cluster, verb, resource string, class matrixClass) {
 	wantsWell := func(when string) {
