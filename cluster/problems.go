@@ -207,6 +207,10 @@ func (s *statusProblems) addMismatches() {
 	}
 	s.addAnchorsExpire()
 
+	if s.Overlap != "" {
+		p := s.add(problem.Overlapping, problem.Urgent, "Pods of both clusters have the same address: "+s.Overlap)
+		p.Affected = "requests to such an address reach the Pod of the client's own cluster"
+	}
 	if s.ClockSkew != "" {
 		p := s.add(problem.ClockSkew, problem.Warning, "its clock is "+s.ClockSkew)
 		p.Affected = "the lifetimes of tokens and Leases depend on clocks"

@@ -23,7 +23,8 @@ import (
 // asks to be drained. One goroutine of each engagement reads that, so that nothing waits for it:
 //
 //   - The identity is read once and then each selfInterval, after selfRetry if that has failed, and when the
-//     credentials were replaced or the API server is back. The region of a linked cluster is read with it when it is
+//     credentials were replaced or the API server is back. Whether addresses overlap (overlap.go) is looked at with it,
+//     which asks nothing. The region of a linked cluster is read with it when it is
 //     due.
 //   - Nodes of the local cluster are watched, and so is the Namespace of a linked cluster's control plane, which can
 //     have the annotation of a Link that drains it: that one object, and its metadata only. Their informers record
@@ -184,6 +185,7 @@ func (s *supervisor) followSelf(engagement *engagement) {
 // readDue reads what is due, and returns why something of it cannot be read.
 func (r *selfReader) readDue(ctx context.Context) error {
 	err := r.readIdentity(ctx)
+	r.reportOverlap()
 	if r.local || time.Now().Before(r.regionDue) {
 		return err
 	}

@@ -62,6 +62,9 @@ type Reports struct {
 	// OtherAnchors describes the trust anchors of the local cluster, if they are known and it has none of them.
 	OtherAnchors string `json:"otherTrustAnchors,omitempty"`
 
+	// Overlap is an address that Pods of it and of the local cluster have, if they should have none; empty for none.
+	Overlap string `json:"overlap,omitempty"`
+
 	Writing Writing `json:"writing,omitzero"` // of this replica into it
 	LeftOut LeftOut `json:"leftOut,omitzero"` // what it publishes that is in no slice of the local cluster
 	LeftTo  string  `json:"leftTo,omitempty"` // another installation, which writes those slices; empty for none
@@ -175,7 +178,7 @@ func (s Status) SameButTimes(o Status) bool {
 
 func (r Reports) same(o Reports) bool {
 	return r.Identity.equal(o.Identity) && r.SameAs == o.SameAs && r.OtherAnchors == o.OtherAnchors &&
-		r.Writing.equal(o.Writing) &&
+		r.Overlap == o.Overlap && r.Writing.equal(o.Writing) &&
 		r.LeftOut == o.LeftOut && r.LeftTo == o.LeftTo && r.Traffic.equal(o.Traffic) && r.wanted == o.wanted
 }
 

@@ -125,7 +125,8 @@ func conditionsFor(link *Link, out outcome, status cluster.Status, problems []pr
 	reporter.addWritable(status.Writing)
 	reporter.addSlices(status.LeftOut)
 	reporter.addOptional(Consistent, "the cluster is as the Link describes it",
-		problem.SameCluster, problem.OtherDomain, problem.OtherAnchors, problem.AnchorsExpire, problem.ClockSkew)
+		problem.SameCluster, problem.OtherDomain, problem.OtherAnchors, problem.AnchorsExpire, problem.Overlapping,
+		problem.ClockSkew)
 
 	drain := status.Traffic.Drain
 	if !reporter.addProblems(Drained, metav1.ConditionFalse, problem.StillNeeded, problem.Draining) &&

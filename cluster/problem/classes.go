@@ -23,8 +23,9 @@ const (
 	ExpiresSoon   Class = "ExpiresSoon"     // they will
 	SameCluster   Class = "SameCluster"     // another name leads to the same cluster
 	OtherDomain   Class = "OtherTrustDomain"
-	OtherAnchors  Class = "OtherTrustAnchors"  // it shares none with the local cluster
-	AnchorsExpire Class = "TrustAnchorsExpire" // soon, or they have
+	OtherAnchors  Class = "OtherTrustAnchors"   // it shares none with the local cluster
+	AnchorsExpire Class = "TrustAnchorsExpire"  // soon, or they have
+	Overlapping   Class = "OverlappingNetworks" // Pods of it have addresses of the local cluster's
 	ClockSkew     Class = "ClockSkew"
 	OverBudget    Class = "OverBudget"
 	LeftTo        Class = "LeftToInstallation"
@@ -134,6 +135,11 @@ var classes = map[Class]classInfo{
 	AnchorsExpire: {
 		"Trust anchors of {name} expire", "add a new one to the bundle of every cluster, and then sign with it",
 		clustersCommand, anchors,
+	},
+	Overlapping: {
+		"Pod networks of {name} and this cluster overlap",
+		"give the clusters Pod networks that do not overlap, or link them through gateways", clustersCommand,
+		conditions,
 	},
 	ClockSkew:  {"The clock of {name} is off", "synchronise both (NTP)", clustersCommand, conditions},
 	OverBudget: {"{name} publishes more than its budget", "", clustersCommand, budget},

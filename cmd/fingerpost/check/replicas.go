@@ -317,7 +317,7 @@ func (k *knownReplicas) clusterChecks() (checks []check) {
 				k.ofCluster(name, problem.Requests)),
 			clusterCategory.decided(name+" has the expected identity", "a-cluster-has-the-expected-identity",
 				k.ofCluster(name, problem.SameCluster, problem.OtherDomain, problem.OtherAnchors, problem.AnchorsExpire,
-					problem.ClockSkew)))
+					problem.Overlapping, problem.ClockSkew)))
 	}
 	return checks
 }
