@@ -51,6 +51,11 @@ func problemsFor(link *Link, out outcome, status cluster.Status, applied bool, n
 	return all
 }
 
+// isUrgent reports whether one of the Problems has a reason, and an operator must act on it.
+func isUrgent(all []problem.Problem, reason string) bool {
+	return slices.ContainsFunc(all, func(p problem.Problem) bool { return p.IsUrgent() && p.Reason == reason })
+}
+
 // own returns those of Problems that are a Link's and not its cluster's.
 func own(all []problem.Problem) []problem.Problem {
 	return slices.DeleteFunc(slices.Clone(all), func(p problem.Problem) bool { return p.Object.Kind != "Link" })

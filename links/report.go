@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/go-logr/logr"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/fingerpost/fingerpost/cluster"
@@ -101,7 +102,7 @@ func (r *Reconciler) report(name string) {
 	now := time.Now()
 	for _, link := range links {
 		problems := problemsFor(link, out, status, applied, now)
-		r.setConditions(link, conditionsFor(link, out, status, problems), own(problems))
+		r.setConditions(link, conditionsFor(link, out, status, problems), problems)
 	}
 }
 
@@ -121,9 +122,10 @@ func (r *Reconciler) resolved(name string) (out outcome, links []*Link) {
 	return out, links
 }
 
-// setConditions stores the conditions that this replica computed for a Link, and its own Problems, and logs what has
+// setConditions stores the conditions that this replica computed for a Link and of which Problems, and logs what has
 // changed.
-func (r *Reconciler) setConditions(link *Link, conditions []metav1.Condition, own []problem.Problem) {
+func (r *Reconciler) setConditions(link *Link, conditions []metav1.Condition, problems []problem.Problem) {
+	own := own(problems)
 	r.mu.Lock()
 	report := r.reportOf(link.key, link.uid)
 	if report == nil {
@@ -136,7 +138,11 @@ func (r *Reconciler) setConditions(link *Link, conditions []metav1.Condition, ow
 	r.mu.Unlock()
 
 	for _, c := range changedConditions(before, link.status.conditions, conditions) {
-		r.log.Info("Link: "+c.Type+" is "+string(c.Status),
+		write := logr.Logger.Info
+		if c.Status != metav1.ConditionTrue && isUrgent(problems, c.Reason) {
+			write = logs.Warn
+		}
+		write(r.log, "Link: "+c.Type+" is "+string(c.Status),
 			"link", link.key.String(), "cluster", link.clusterName, "reason", c.Reason, "message", c.Message)
 	}
 	r.enqueueStatus(link.key)

@@ -514,7 +514,8 @@ func (o *overview) replicaPods() (all map[string]bool) {
 	return all
 }
 
-// addVerdict sums up the clusters and the Problems, which are sorted.
+// addVerdict sums up the clusters and the Problems, which are sorted. Where no cluster is out of contact the worst
+// Problem is the verdict, if it is urgent.
 func (o *overview) addVerdict(problems []problem.Problem) {
 	page, away := &o.page, 0
 	for _, state := range o.states {
@@ -551,6 +552,9 @@ func (o *overview) addVerdict(problems []problem.Problem) {
 		page.Advice = words.Count(len(problems), "problem") + ", none of them urgent."
 	default:
 		page.Advice = words.Count(len(problems), "problem") + ", " + fmt.Sprint(severe) + " urgent."
+	}
+	if severe > 0 && away == 0 && len(o.states) > 0 { // what is red is not that
+		page.Verdict, page.Advice = problems[0].Title, page.Verdict+". "+page.Advice
 	}
 
 	page.Problems = problems[:min(len(problems), shownProblems)]
