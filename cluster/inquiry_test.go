@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -42,7 +43,7 @@ func newPeer() *peer {
 				Header: checkpoint.Header{Cluster: "east"}, AsOf: time.Now(),
 				Published: federation.Published{Views: views},
 			}, before.Cluster == "east"
-		}, nil, func(r *http.Request) string { return r.RemoteAddr },
+		}, func() []checkpoint.Header { return nil }, func(r *http.Request) string { return r.RemoteAddr },
 	)}
 }
 
@@ -67,7 +68,7 @@ func (p *peer) RoundTrip(r *http.Request) (*http.Response, error) {
 		return recorder.Result(), nil
 	}
 	p.ServeHTTP(recorder, r)
-	if r.Method == http.MethodGet {
+	if r.Method == http.MethodGet && !strings.HasSuffix(r.URL.Path, "/") { // not the list of clusters
 		p.mu.Lock()
 		p.gave++
 		p.mu.Unlock()

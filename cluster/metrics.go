@@ -93,6 +93,8 @@ var (
 			"series once the cluster was synced.")
 	descCheckpointFailures = newDesc("fingerpost_checkpoint_failures",
 		"Clusters whose last state could not be saved to -state-dir when that was tried last; no series without one.")
+	descPeersRefuse = newDesc("fingerpost_peers_refuse",
+		"1 if other replicas do not hand over what they know of clusters; no series without -peers.")
 	descLocalProblem = newDesc("fingerpost_local_writer_problem",
 		"1 if something keeps this replica from writing all that it should into the local cluster, as a missing "+
 			"permission does.")
@@ -168,6 +170,15 @@ func (r *Registry) Collect(to chan<- prometheus.Metric) {
 		failures := float64(r.NotSaved().Clusters)
 		to <- prometheus.MustNewConstMetric(descCheckpointFailures, prometheus.GaugeValue, failures)
 	}
+
+	if r.options.Peers != nil {
+		refuse := 0.0
+		if r.PeersRefuse() != "" {
+			refuse = 1
+		}
+		to <- prometheus.MustNewConstMetric(descPeersRefuse, prometheus.GaugeValue, refuse)
+	}
+
 	r.mu.Lock()
 	unlinked := float64(r.unlinked)
 	r.mu.Unlock()

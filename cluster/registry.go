@@ -60,8 +60,10 @@ type Registry struct {
 	statuses watch.Value[map[string]Status] // immutable maps; stored under mu
 	names    watch.Value[[]string]          // their keys, sorted; stored under mu
 
-	notSaved  watch.Value[NotSaved] // as of the last pass over checkpoints
-	forgotten sync.Map              // names of clusters that were unlinked, until their checkpoints are deleted
+	notSaved watch.Value[NotSaved] // as of the last pass over checkpoints
+
+	peersRefuse watch.Value[string] // why other replicas hand over nothing; empty if they do
+	forgotten   sync.Map            // names of clusters that were unlinked, until their checkpoints are deleted
 
 	trafficChanged *watch.Bell // wakes followTraffic
 	diagnosing     sync.Mutex  // of one diagnosis at a time; not taken with others
@@ -107,9 +109,13 @@ func (r *Registry) Start(ctx context.Context) error {
 	for _, s := range r.supervisors {
 		r.startSupervisor(s)
 	}
+
 	r.wg.Go(func() { r.followTraffic(ctx) })
 	if r.options.Checkpoints != nil {
 		r.wg.Go(func() { r.keepCheckpoints(ctx) })
+	}
+	if r.options.Peers != nil {
+		r.wg.Go(func() { r.watchPeers(ctx) })
 	}
 	r.mu.Unlock()
 

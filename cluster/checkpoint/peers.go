@@ -205,7 +205,8 @@ func (q *Inquiry) transfer(ctx context.Context, client *http.Client, from string
 }
 
 // Clusters returns the clusters that peers have the state of, sorted by name. A peer that does not list them in time is
-// passed over, and so is one of a version that cannot. The error names those that refuse, or list something else.
+// passed over, and so is one of a version that cannot. The error names those that refuse, or list something else; if
+// there are none, it is ErrBusy for those that are to be asked again.
 func (p *Peers) Clusters(ctx context.Context) ([]Header, error) {
 	client, err := p.Client()
 	if err != nil {
@@ -219,16 +220,21 @@ func (p *Peers) Clusters(ctx context.Context) ([]Header, error) {
 
 	known := map[string]Header{}
 	var failed []error
+	busy := false
 
-	for _, a := range answers {
-		if a.err != nil || a.url == "" {
-			failed = append(failed, a.err)
+	for _, answer := range answers {
+		if errors.Is(answer.err, ErrBusy) {
+			busy = true
+			continue
+		}
+		if answer.err != nil || answer.url == "" {
+			failed = append(failed, answer.err)
 			continue
 		}
 
 		var headers []Header
-		if json.Unmarshal(a.content, &headers) != nil {
-			failed = append(failed, fmt.Errorf("%s: it is not a list of clusters", a.url))
+		if json.Unmarshal(answer.content, &headers) != nil {
+			failed = append(failed, fmt.Errorf("%s: it is not a list of clusters", answer.url))
 			continue
 		}
 		for _, h := range headers {
@@ -236,9 +242,13 @@ func (p *Peers) Clusters(ctx context.Context) ([]Header, error) {
 		}
 	}
 
+	err = errors.Join(failed...)
+	if busy {
+		err = cmp.Or(err, ErrBusy)
+	}
 	return slices.SortedFunc(maps.Values(known), func(a, b Header) int {
 		return strings.Compare(a.Cluster, b.Cluster)
-	}), errors.Join(failed...)
+	}), err
 }
 
 // offer is what one peer has.

@@ -71,6 +71,7 @@ const (
 // Classes of a process.
 const (
 	NotSaved    Class = "NotSaved"       // what is known of clusters cannot be
+	PeersRefuse Class = "PeersRefuse"    // other replicas hand over nothing
 	Unreadable  Class = "FileUnreadable" // and it could be before
 	SlowClients Class = "SlowClients"
 )
@@ -211,6 +212,11 @@ var classes = map[Class]classInfo{
 
 	NotSaved: {
 		"The state of clusters cannot be saved", "", checkCommand, "operations.md#state-across-restarts",
+	},
+	PeersRefuse: {
+		"Other replicas do not hand over what they know",
+		"all replicas need one ServiceAccount, and certificates of one authority if they have any", checkCommand,
+		"operations.md#state-across-restarts",
 	},
 	Unreadable: {
 		"{name} cannot be read", "put valid content into it: it is read again within a second", checkCommand,

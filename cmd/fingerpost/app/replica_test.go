@@ -156,6 +156,9 @@ func (s *scenario) options(args []string) app.Options {
 		o.Peers = app.Peers{ListenAddr: peerAddr, Addr: peerAddr, Lookup: s.lookupReplicas, Dial: s.dialPeer}
 		return nil
 	})
+	fs.StringVar(&o.TLS.Certificate, "tls-cert-file", "", "")
+	fs.StringVar(&o.TLS.Key, "tls-key-file", "", "")
+	fs.StringVar(&o.TLS.ClientCA, "tls-client-ca-file", "", "")
 	fs.DurationVar(&o.StateMaxAge, "state-max-age", 24*time.Hour, "")
 	fs.BoolVar(&o.Mirror.Probe, "mirror-probe-gateways", false, "")
 	defaults := []string{
@@ -318,8 +321,11 @@ func (s *scenario) dialPeer(ctx context.Context, _, address string) (net.Conn, e
 		return nil, err
 	}
 	s.mu.Lock()
-	r := s.running(name)
+	r, instead := s.running(name), s.inPlaceOfPeers
 	s.mu.Unlock()
+	if instead != nil {
+		return instead.DialContext(ctx)
+	}
 	if r != nil {
 		return r.peers.DialContext(ctx)
 	}

@@ -25,6 +25,7 @@ import (
 	"github.com/prometheus/common/expfmt"
 	"golang.org/x/tools/txtar"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/test/bufconn"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
@@ -150,12 +151,14 @@ type scenario struct {
 	anew     map[string]bool             // clusters whose kubeconfig names the server in another way
 	hosts    sync.Map                    // addresses of host names, []netip.Addr
 	show     []string
-	stateDir string          // of all replicas, a folder each
-	damaged  map[string]bool // replicas that find it damaged when they are started next
-	killed   map[string]int
-	streams  map[string]lookup
-	crowds   map[string][]*proxy.Stream // by bucket
-	opened   []string                   // names of streams, in order
+	stateDir string // of all replicas, a folder each
+
+	inPlaceOfPeers *bufconn.Listener // what answers replicas that ask each other; nil for themselves
+	damaged        map[string]bool   // replicas that find it damaged when they are started next
+	killed         map[string]int
+	streams        map[string]lookup
+	crowds         map[string][]*proxy.Stream // by bucket
+	opened         []string                   // names of streams, in order
 
 	recorder     *recorder                    // nil for none
 	watch        *watch                       // of a random history; nil in a scenario

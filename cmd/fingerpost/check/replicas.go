@@ -179,6 +179,8 @@ func (k *knownReplicas) replicaChecks() []check {
 	checks := []check{
 		replicaCategory.retried("the last state of each cluster can be saved", "state-can-be-saved",
 			k.ofReplica(problem.NotSaved)),
+		replicaCategory.retried("other replicas hand over what they know", "state-can-be-saved",
+			k.ofReplica(problem.PeersRefuse)),
 		replicaCategory.retried("all files can be read", "files-can-be-read", k.ofReplica(problem.Unreadable)),
 	}
 

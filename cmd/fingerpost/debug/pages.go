@@ -33,6 +33,8 @@ type ClustersPage struct {
 
 	NotSaved cluster.NotSaved `json:"notSaved,omitzero"` // what this replica cannot save in -state-dir
 
+	PeersRefuse string `json:"peersRefuse,omitempty"` // why other replicas hand over nothing
+
 	Unreadable map[string]string `json:"unreadableFiles,omitempty"` // why, by path
 
 	LeaseNamespaces []string `json:"leaseNamespaces"` // in which Leases of installations count, in each cluster
@@ -42,6 +44,7 @@ func (s *Sources) newClustersPage() ClustersPage {
 	page := ClustersPage{
 		Clusters: s.newClusters(), Links: s.Links.Links(), LinksRefused: s.Links.Refused(),
 		ReadOnly: s.ReadOnly, NotSaved: s.Registry.NotSaved(),
+		PeersRefuse:     s.Registry.PeersRefuse(),
 		LeaseNamespaces: append([]string{s.Namespace}, s.Installations...),
 	}
 	if s.Unreadable != nil {
@@ -82,6 +85,12 @@ func (p *ClustersPage) FindProblems(now time.Time) {
 			"that of %s cannot be saved: %s", words.Count(n.Clusters, "cluster"), n.Reason))
 		saved.Affected = "a replica that starts while a cluster is unreachable will not have its endpoints"
 		p.Problems = append(p.Problems, saved)
+	}
+
+	if p.PeersRefuse != "" {
+		refuse := problem.New(problem.Object{Kind: "Replica"}, problem.PeersRefuse, problem.Warning, p.PeersRefuse)
+		refuse.Affected = "a replica that starts while a cluster is unreachable will not have its endpoints"
+		p.Problems = append(p.Problems, refuse)
 	}
 
 	for _, path := range slices.Sorted(maps.Keys(p.Unreadable)) {
