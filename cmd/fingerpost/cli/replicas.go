@@ -19,6 +19,7 @@ import (
 	"github.com/spf13/pflag"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -437,6 +438,24 @@ func (p readyPods) forwardPort(
 		return "", nil, err
 	}
 	return fmt.Sprintf("127.0.0.1:%d", forwarded[0].Local), end, nil
+}
+
+var leaveOutClosedStreams = sync.OnceFunc(func() {
+	utilruntime.ErrorHandlers = withoutClosedStreams(utilruntime.ErrorHandlers)
+})
+
+// withoutClosedStreams returns handlers that leave out what a command is not interested in: that client-go had bytes left
+// to copy when the command had its answer and closed the port. Why a port leads nowhere, client-go reports otherwise.
+func withoutClosedStreams(handlers []utilruntime.ErrorHandler) []utilruntime.ErrorHandler {
+	filtered := make([]utilruntime.ErrorHandler, 0, len(handlers))
+	for _, handle := range handlers {
+		filtered = append(filtered, func(ctx context.Context, err error, msg string, keysAndValues ...any) {
+			if err == nil || !strings.HasPrefix(err.Error(), "error copying from ") { // no error of its own
+				handle(ctx, err, msg, keysAndValues...)
+			}
+		})
+	}
+	return filtered
 }
 
 // newForwarder forwards by a WebSocket, or by SPDY where the API server is too old for that or a proxy in

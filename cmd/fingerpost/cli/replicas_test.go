@@ -19,6 +19,7 @@ import (
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/streaming/pkg/httpstream"
 	"k8s.io/streaming/pkg/httpstream/spdy"
 
@@ -442,5 +443,22 @@ func (w *watched) until(all ...string) {
 			w.t.Fatalf("%v\n%s", err, w.seen.String())
 		}
 		w.seen.Write(buffer[:n])
+	}
+}
+
+// client-go logs why a port leads nowhere, and not that a command has closed it.
+func TestClosedStreamsAreNotLogged(t *testing.T) {
+	var logged []string
+	handlers := withoutClosedStreams([]utilruntime.ErrorHandler{
+		func(_ context.Context, err error, msg string, _ ...any) {
+			logged = append(logged, fmt.Sprint(msg, err))
+		},
+	})
+	for _, text := range []string{"refused", "error copying from remote stream to local connection: EOF"} {
+		handlers[0](t.Context(), errors.New(text), "")
+	}
+	handlers[0](t.Context(), nil, "only a message")
+	if want := []string{"refused", "only a message<nil>"}; !slices.Equal(logged, want) {
+		t.Errorf("logged is %q, want %q", logged, want)
 	}
 }

@@ -92,6 +92,8 @@ func noArguments(cmd *cobra.Command, args []string) error {
 // Prepare gives all commands below root the same help, usage errors and exit codes, and the name under which
 // the binary was called: kubectl and linkerd run programs whose names begin with theirs.
 func Prepare(root *cobra.Command, program string) {
+	leaveOutClosedStreams()
+
 	root.InitDefaultHelpCmd()
 	root.InitDefaultCompletionCmd()
 	root.SetFlagErrorFunc(usageError)
