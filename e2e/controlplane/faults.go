@@ -145,7 +145,9 @@ func (c *Cluster) replaceAPIServer(ctx context.Context, change func()) error {
 		return nil
 	}
 	for _, component := range []Component{ControllerManager, Scheduler, Kwok} {
-		c.process(component).kill()
+		if p := c.process(component); p != nil {
+			p.kill()
+		}
 	}
 	if err := c.startControllers(ctx); err != nil {
 		return err

@@ -46,6 +46,10 @@ type Options struct {
 	// kube-apiserver only, for tests that need no pods and no EndpointSlices.
 	Light bool
 
+	// Nodeless leaves out the scheduler and the nodes alone: for tests that run
+	// the Pods themselves, as internal/node does.
+	Nodeless bool
+
 	// Audit records the requests of clients, not those of the control plane's
 	// own components: see Cluster.Requests.
 	Audit bool

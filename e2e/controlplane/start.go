@@ -302,6 +302,9 @@ func (c *Cluster) startControllers(ctx context.Context) error {
 			return err
 		}
 	}
+	if c.options.Nodeless {
+		return nil
+	}
 	if !c.running(Scheduler) {
 		if _, err := c.run(Scheduler, c.schedulerArgs()); err != nil {
 			return err
@@ -356,6 +359,9 @@ func (c *Cluster) freePodRange(ctx context.Context) (netip.Prefix, error) {
 }
 
 func (c *Cluster) createNodes(ctx context.Context) error {
+	if c.options.Nodeless {
+		return nil
+	}
 	for _, zone := range c.options.Zones {
 		for i := range c.options.NodesPerZone {
 			name := fmt.Sprintf("%s-%d", zone, i+1)
@@ -391,6 +397,9 @@ func (c *Cluster) awaitServiceAccount(ctx context.Context, namespace string) err
 // came earlier, all would land on the first node that is. A node without a
 // Lease is not the present kwok's, so its pods would not become Running.
 func (c *Cluster) awaitNodes(ctx context.Context) error {
+	if c.options.Nodeless {
+		return nil
+	}
 	return c.process(Kwok).ready(ctx, func(ctx context.Context) error {
 		nodes, err := c.client().typed.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
 		if err != nil {

@@ -27,10 +27,10 @@ import (
 var notRun = []struct{ command, why string }{
 	{`make demo`, "make test-e2e plays it"},
 	{`make (test|quick|check|bench|cases|soak|generate|image|k3d)`, "it takes minutes, Docker, or this very test"},
-	{`kubectl `, "it needs a cluster whose nodes run Pods; e2e/k3d does the same in Docker"},
-	{`helm `, "it needs such a cluster; e2e/charts installs the charts on real API servers"},
+	{`kubectl `, "it needs a cluster; e2e/docs runs those of the pages that lead to a fleet"},
+	{`helm `, "it needs a cluster; e2e/docs runs those of the same pages, e2e/live installs the charts of others"},
 	{`step `, "it needs step, and the key of a trust anchor"},
-	{`fingerpost `, "it forwards a port to a Pod, or mints a token; e2e/live runs them on real API servers"},
+	{`fingerpost `, "it forwards a port to a Pod, or mints a token; e2e/docs and e2e/live run them on real API servers"},
 	{`(cat|rm|cd|ln|export|alias|server|ca|token|WEST|clusters|mesh)\b`, "it prepares another command"},
 }
 
@@ -154,14 +154,15 @@ func TestCommands(t *testing.T) {
 	}
 }
 
-// A fleet takes as many commands as the page names, whatever a loop repeats counted each time: those of its section are
-// all that there are.
+// A fleet takes as many commands as the page names, whatever a loop repeats counted each time: those before the sentence
+// are all that there are.
 func TestFleetCommands(t *testing.T) {
 	const clusters, most = 20, 45
 	_, section, _ := strings.Cut(read(t, root+"/docs/fleets.md"), "\n## A fleet is a file\n")
 	section, _, _ = strings.Cut(section, "\n## ")
+	commands, _, _ := strings.Cut(section, "\nFor 20 clusters ") // what follows is for some fleets
 	var block strings.Builder
-	for i, part := range strings.Split(section, "```") {
+	for i, part := range strings.Split(commands, "```") {
 		if text, isShell := strings.CutPrefix(part, "\n"); isShell && i%2 == 1 {
 			block.WriteString(text)
 		}
@@ -174,6 +175,7 @@ func TestFleetCommands(t *testing.T) {
 			times = clusters
 		case line == "done":
 			times = 1
+		case strings.HasPrefix(line, "mesh="): // it is no command
 		default:
 			total += times
 		}
