@@ -1,4 +1,3 @@
-// Package rules holds what objects of policy ask for, as plain values. It knows nothing of Kubernetes.
 package rules
 
 import (
@@ -82,6 +81,12 @@ func widest(prefixes []netip.Prefix) []netip.Prefix {
 	}
 	return kept
 }
+
+// Block returns the network with its exceptions.
+func (n Network) Block() netip.Prefix { return n.block }
+
+// Except returns the exceptions in order, without those that lie within another. It must not be modified.
+func (n Network) Except() []netip.Prefix { return n.except }
 
 // Contains reports whether the address is in the block and in none of its exceptions. An IPv4 address that is mapped
 // to IPv6 is one of IPv6.

@@ -68,7 +68,7 @@ federation/facts -> federation/watch
 federation/policy ->
 federation/policy/policytest ->
 federation/profile ->
-federation/rules ->
+federation/rules -> federation
 federation/watch ->
 
 internal/repo ->

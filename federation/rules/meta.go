@@ -1,0 +1,122 @@
+package rules
+
+import (
+	"cmp"
+	"strings"
+	"time"
+)
+
+// A Kind is a kind of object that policy reads, or that one refers to. The zero Kind is any other.
+type Kind uint8
+
+// Kinds. An HTTPRoute is of either group, and the two may share a name.
+const (
+	KindOther Kind = iota
+	KindService
+	KindNamespace
+	KindServiceAccount
+	KindServer
+	KindServerAuthorization
+	KindAuthorizationPolicy
+	KindMeshTLSAuthentication
+	KindNetworkAuthentication
+	KindRateLimit
+	KindEgressNetwork
+	KindPolicyHTTPRoute
+	KindHTTPRoute
+	KindGRPCRoute
+	KindTLSRoute
+	KindTCPRoute
+)
+
+// Groups of Kinds. That of core is empty.
+const (
+	PolicyGroup  = "policy.linkerd.io"
+	GatewayGroup = "gateway.networking.k8s.io"
+)
+
+var kinds = [...]struct{ group, name string }{
+	KindOther:                 {"", ""},
+	KindService:               {"", "Service"},
+	KindNamespace:             {"", "Namespace"},
+	KindServiceAccount:        {"", "ServiceAccount"},
+	KindServer:                {PolicyGroup, "Server"},
+	KindServerAuthorization:   {PolicyGroup, "ServerAuthorization"},
+	KindAuthorizationPolicy:   {PolicyGroup, "AuthorizationPolicy"},
+	KindMeshTLSAuthentication: {PolicyGroup, "MeshTLSAuthentication"},
+	KindNetworkAuthentication: {PolicyGroup, "NetworkAuthentication"},
+	KindRateLimit:             {PolicyGroup, "HTTPLocalRateLimitPolicy"},
+	KindEgressNetwork:         {PolicyGroup, "EgressNetwork"},
+	KindPolicyHTTPRoute:       {PolicyGroup, "HTTPRoute"},
+	KindHTTPRoute:             {GatewayGroup, "HTTPRoute"},
+	KindGRPCRoute:             {GatewayGroup, "GRPCRoute"},
+	KindTLSRoute:              {GatewayGroup, "TLSRoute"},
+	KindTCPRoute:              {GatewayGroup, "TCPRoute"},
+}
+
+// KindOf returns the Kind of a group and the name of a kind, as a reference has them: both without regard to case. The
+// group core is the empty one.
+func KindOf(group, name string) Kind {
+	if equalFold(group, "core") {
+		group = ""
+	}
+	for kind := KindService; int(kind) < len(kinds); kind++ {
+		if equalFold(kinds[kind].group, group) && equalFold(kinds[kind].name, name) {
+			return kind
+		}
+	}
+	return KindOther
+}
+
+// equalFold compares without regard to the case of ASCII alone: other letters that fold to one take more bytes.
+func equalFold(a, b string) bool { return len(a) == len(b) && strings.EqualFold(a, b) }
+
+// Group returns the API group, which is empty for core.
+func (k Kind) Group() string { return kinds[k].group }
+
+// String returns the name of the kind in its group, such as HTTPRoute.
+func (k Kind) String() string { return kinds[k].name }
+
+// IsRoute reports whether objects of the Kind are Routes.
+func (k Kind) IsRoute() bool { return k >= KindPolicyHTTPRoute && k <= KindTCPRoute }
+
+// IsHTTP reports whether objects of the Kind are HTTPRoutes, of either group.
+func (k Kind) IsHTTP() bool { return k == KindPolicyHTTPRoute || k == KindHTTPRoute }
+
+// A Reference names an object, which need not exist. The Namespace of a Namespace is empty.
+type Reference struct {
+	Kind            Kind
+	Namespace, Name string
+}
+
+// A Meta is what every object has.
+type Meta struct {
+	Reference
+	Created    time.Time // in UTC, to the second; zero: unknown
+	Generation int64     // of its spec
+
+	Findings     []Finding // in the order of the object
+	MoreFindings int       // that are not in Findings
+}
+
+// CompareAge orders objects by age, those of unknown age last; then by name, namespace, group and kind. It is the order
+// of Servers that select one port, of rate limits of a Server, and of routes.
+func CompareAge(a, b *Meta) int {
+	if unknown := a.Created.IsZero(); unknown != b.Created.IsZero() {
+		if unknown {
+			return 1
+		}
+		return -1
+	}
+	return cmp.Or(a.Created.Compare(b.Created), cmp.Compare(a.Name, b.Name), cmp.Compare(a.Namespace, b.Namespace),
+		compareKinds(a.Kind, b.Kind))
+}
+
+// CompareNames orders objects by group, kind, name and namespace. It is the order of authorizations.
+func CompareNames(a, b *Meta) int {
+	return cmp.Or(compareKinds(a.Kind, b.Kind), cmp.Compare(a.Name, b.Name), cmp.Compare(a.Namespace, b.Namespace))
+}
+
+func compareKinds(a, b Kind) int {
+	return cmp.Or(cmp.Compare(a.Group(), b.Group()), cmp.Compare(a.String(), b.String()))
+}
