@@ -82,6 +82,31 @@ const (
 	CreatedByAnnotation     = "linkerd.io/created-by"
 )
 
+// On Services and EgressNetworks; those of timeouts and retries on routes, too.
+const (
+	FailureAccrualAnnotation     = "balancer.linkerd.io/failure-accrual" // consecutive, or unified
+	MaxFailuresAnnotation        = "balancer.linkerd.io/failure-accrual-consecutive-max-failures"
+	MinPenaltyAnnotation         = "balancer.linkerd.io/failure-accrual-consecutive-min-penalty"
+	MaxPenaltyAnnotation         = "balancer.linkerd.io/failure-accrual-consecutive-max-penalty"
+	JitterRatioAnnotation        = "balancer.linkerd.io/failure-accrual-consecutive-jitter-ratio"
+	SuccessThresholdAnnotation   = "balancer.alpha.linkerd.io/failure-accrual-success-rate-threshold"
+	SuccessWindowAnnotation      = "balancer.alpha.linkerd.io/failure-accrual-success-rate-window"
+	SuccessMinRequestsAnnotation = "balancer.alpha.linkerd.io/failure-accrual-success-rate-min-requests"
+	HonorRetryAfterAnnotation    = "balancer.alpha.linkerd.io/failure-accrual-honor-retry-after"
+	PenalizeFailuresAnnotation   = "balancer.alpha.linkerd.io/penalize-failures"
+	LoadPenaltyAnnotation        = "balancer.alpha.linkerd.io/load-biaser-penalty"
+	LoadMaxRetryAfterAnnotation  = "balancer.alpha.linkerd.io/load-biaser-max-retry-after"
+
+	RequestTimeoutAnnotation  = "timeout.linkerd.io/request"
+	ResponseTimeoutAnnotation = "timeout.linkerd.io/response"
+	IdleTimeoutAnnotation     = "timeout.linkerd.io/idle"
+
+	RetryLimitAnnotation   = "retry.linkerd.io/limit"
+	RetryTimeoutAnnotation = "retry.linkerd.io/timeout" // of each attempt
+	RetryHTTPAnnotation    = "retry.linkerd.io/http"    // on which statuses
+	RetryGRPCAnnotation    = "retry.linkerd.io/grpc"    // on which codes
+)
+
 // ExternalWorkloadsLease is the Lease under which the slices of ExternalWorkloads are written, by Linkerd's destination
 // controller, too. It is in the namespace of the control plane.
 const ExternalWorkloadsLease = "linkerd-destination-endpoint-write"

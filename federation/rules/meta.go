@@ -99,6 +99,9 @@ type Meta struct {
 	MoreFindings int       // that are not in Findings
 }
 
+// Metadata returns m: of any object, what every object has.
+func (m *Meta) Metadata() *Meta { return m }
+
 // CompareAge orders objects by age, those of unknown age last; then by name, namespace, group and kind. It is the order
 // of Servers that select one port, of rate limits of a Server, and of routes.
 func CompareAge(a, b *Meta) int {

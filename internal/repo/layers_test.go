@@ -49,6 +49,7 @@ cluster/view -> federation federation/facts federation/policy federation/profile
 cluster/view -> internal/words
 cluster/linkerd/serviceprofile -> federation federation/profile
 cluster/linkerd ->
+cluster/ruleobject -> cluster/linkerd federation federation/rules
 cluster/problem ->
 cluster/tokenreview ->
 cluster/api -> federation federation/watch internal/words
@@ -84,6 +85,7 @@ cluster -> google.golang.org/grpc github.com/linkerd
 admission -> google.golang.org/grpc github.com/linkerd k8s.io/client-go
 links -> google.golang.org/grpc github.com/linkerd
 cluster/api -> google.golang.org/grpc
+cluster/ruleobject -> k8s.io/client-go
 cmd/fingerpost/app -> github.com/spf13
 cmd/fingerpost/debug -> github.com/spf13
 cmd/fingerpost/server -> github.com/spf13

@@ -1,0 +1,140 @@
+package ruleobject
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/util/validation"
+	kubejson "sigs.k8s.io/json"
+
+	"github.com/fingerpost/fingerpost/federation"
+	"github.com/fingerpost/fingerpost/federation/rules"
+)
+
+// Bounds on objects. Where the schema of a kind has one, these are above it.
+const (
+	maxLabel = validation.DNS1123LabelMaxLength     // bytes of namespaces, names of ports, values of labels
+	maxName  = validation.DNS1123SubdomainMaxLength // of other names
+	maxText  = 4096                                 // of values of headers, paths and regular expressions
+
+	maxLabels       = 100    // of an object
+	maxRequirements = 100    // of a selector
+	maxValues       = 1000   // in all of them
+	maxIdentity     = 2048   // bytes: a SPIFFE ID
+	maxIdentities   = 1000   // of an object
+	maxNetworks     = 1000   // of an object
+	maxExceptions   = 10_000 // of all its networks
+	maxOverrides    = 100    // of a rate limit
+)
+
+var errNull = errors.New("it is null")
+
+// A reader reads one object, and collects what of it has not the effect that its author may expect.
+type reader struct {
+	kind   rules.Kind
+	object metav1.ObjectMeta // read: its name, namespace, age, generation, labels and annotations
+	spec   json.RawMessage
+
+	findings []rules.Finding
+	more     int // that are not in findings
+	rule     int // which one is read; 0: none
+
+	denied string // the first reason for which a new object is denied; empty if there is none
+
+	regexBytes int // of all regular expressions
+}
+
+// stored reads an object that an API server has sent. Its name is checked here.
+func stored[V any](kind rules.Kind, from *unstructured.Unstructured, read func(*reader) (*V, error)) (*V, error) {
+	name, namespace := from.GetName(), from.GetNamespace()
+	if !isPlain(name, maxName) || !isPlain(namespace, maxLabel) {
+		return nil, fmt.Errorf("no object has the name %.64q in namespace %.64q", name, namespace)
+	}
+	spec, err := json.Marshal(from.Object["spec"])
+	if err != nil {
+		return nil, bounded(err)
+	}
+
+	value, err := read(&reader{kind: kind, spec: spec, object: metav1.ObjectMeta{
+		Name: name, Namespace: namespace,
+		CreationTimestamp: from.GetCreationTimestamp(), Generation: from.GetGeneration(),
+		Labels: from.GetLabels(), Annotations: from.GetAnnotations(),
+	}})
+	return value, bounded(err)
+}
+
+// bounded returns an error of one line with at most rules.MaxReason bytes. Nil stays nil.
+func bounded(err error) error {
+	if err == nil {
+		return nil
+	}
+	return errors.New(federation.PrintableWithin(err.Error(), rules.MaxReason))
+}
+
+// meta returns what every object has. It is called when all of the object is read.
+func (r *reader) meta() rules.Meta {
+	return rules.Meta{
+		Reference:  rules.Reference{Kind: r.kind, Namespace: r.object.Namespace, Name: r.object.Name},
+		Created:    r.object.CreationTimestamp.UTC().Truncate(time.Second),
+		Generation: r.object.Generation,
+		Findings:   r.findings, MoreFindings: r.more,
+	}
+}
+
+// leaveOut records a part that does not convert, and returns the reason.
+func (r *reader) leaveOut(part, format string, args ...any) (reason string) {
+	return r.find(rules.Finding{Unconverted: true, Part: part, Reason: fmt.Sprintf(format, args...)})
+}
+
+// note records a part that is not used, or has no effect.
+func (r *reader) note(part, format string, args ...any) (reason string) {
+	return r.find(rules.Finding{Part: part, Reason: fmt.Sprintf(format, args...)})
+}
+
+// deny has a new object denied for a reason, unless it is denied for another.
+func (r *reader) deny(reason string) {
+	if r.denied == "" {
+		r.denied = reason
+	}
+}
+
+func (r *reader) find(f rules.Finding) (reason string) {
+	f.Rule, f.Reason = r.rule, federation.PrintableWithin(f.Reason, rules.MaxReason)
+	switch {
+	case slices.Contains(r.findings, f):
+	case len(r.findings) == rules.MaxFindings:
+		r.more++
+	default:
+		r.findings = append(r.findings, f)
+	}
+	return f.Reason
+}
+
+// decode reads JSON into a value. Names of fields are compared with case, and unknown fields are left out.
+func decode(raw json.RawMessage, into any) error {
+	if isNull(raw) {
+		return errNull
+	}
+	return kubejson.UnmarshalCaseSensitivePreserveInts(raw, into)
+}
+
+func isNull(raw json.RawMessage) bool { return len(raw) == 0 || string(raw) == "null" }
+
+// firstOf returns the first elements of a list, and records the others.
+func firstOf[T any](r *reader, part string, all []T, limit int) []T {
+	if len(all) > limit {
+		r.leaveOut(part, "there are %d: those after the first %d are left out", len(all), limit)
+		return all[:limit]
+	}
+	return all
+}
+
+// isPlain reports whether a text may be a name. An empty one may not.
+func isPlain(text string, limit int) bool {
+	return text != "" && len(text) <= limit && federation.IsPlain(text)
+}
