@@ -30,6 +30,16 @@ const (
 	maxNetworks     = 1000   // of an object
 	maxExceptions   = 10_000 // of all its networks
 	maxOverrides    = 100    // of a rate limit
+
+	maxParents    = 64 // of a route, as the next two
+	maxHostnames  = 64
+	maxRules      = 128
+	maxMatches    = 128 // of a rule, as the next two
+	maxFilters    = 32
+	maxBackends   = 64
+	maxHeaders    = 64  // of a match or a filter
+	maxHeaderName = 256 // bytes, as of names of parameters
+	maxMethod     = 64  // bytes
 )
 
 var errNull = errors.New("it is null")
@@ -44,7 +54,11 @@ type reader struct {
 	more     int // that are not in findings
 	rule     int // which one is read; 0: none
 
+	hasServer bool // whether a Server is among the parents of a route
+
 	denied string // the first reason for which a new object is denied; empty if there is none
+
+	misread string // the first part whose type is wrong, or that lacks what it has to have
 
 	regexBytes int // of all regular expressions
 }
@@ -96,6 +110,25 @@ func (r *reader) note(part, format string, args ...any) (reason string) {
 	return r.find(rules.Finding{Part: part, Reason: fmt.Sprintf(format, args...)})
 }
 
+// A denial is why a part does not convert, and why a new object is denied.
+type denial struct{ error }
+
+// A misreading is why a part cannot be read: its type is wrong, or it lacks what it has to have. The object then does
+// not decode.
+type misreading struct{ error }
+
+// leaveOutFor records a part that does not convert for an error, which may be a denial or a misreading.
+func (r *reader) leaveOutFor(part string, err error) (reason string) {
+	reason = r.leaveOut(part, "%v", err)
+	if _, is := errors.AsType[denial](err); is {
+		r.deny(reason)
+	}
+	if _, is := errors.AsType[misreading](err); is && r.misread == "" {
+		r.misread = part + ": " + reason
+	}
+	return reason
+}
+
 // deny has a new object denied for a reason, unless it is denied for another.
 func (r *reader) deny(reason string) {
 	if r.denied == "" {
@@ -115,15 +148,31 @@ func (r *reader) find(f rules.Finding) (reason string) {
 	return f.Reason
 }
 
-// decode reads JSON into a value. Names of fields are compared with case, and unknown fields are left out.
+// decode reads JSON into a value. Names of fields are compared with case, and unknown fields are left out. An error is
+// a misreading.
 func decode(raw json.RawMessage, into any) error {
 	if isNull(raw) {
-		return errNull
+		return misreading{errNull}
 	}
-	return kubejson.UnmarshalCaseSensitivePreserveInts(raw, into)
+	if err := kubejson.UnmarshalCaseSensitivePreserveInts(raw, into); err != nil {
+		return misreading{err}
+	}
+	return nil
 }
 
 func isNull(raw json.RawMessage) bool { return len(raw) == 0 || string(raw) == "null" }
+
+// elements returns those of a list, and records those after the first limit. An absent one has none.
+func (r *reader) elements(part string, raw json.RawMessage, limit int) ([]json.RawMessage, error) {
+	if isNull(raw) {
+		return nil, nil
+	}
+	var all []json.RawMessage
+	if err := decode(raw, &all); err != nil {
+		return nil, err
+	}
+	return firstOf(r, part, all, limit), nil
+}
 
 // firstOf returns the first elements of a list, and records the others.
 func firstOf[T any](r *reader, part string, all []T, limit int) []T {

@@ -3,6 +3,7 @@ package ruleobject
 import (
 	"errors"
 	"fmt"
+	"regexp"
 	"regexp/syntax"
 	"strings"
 )
@@ -20,28 +21,48 @@ import (
 //
 // Objects are hostile: (.{1000}){1000} is short, and compiles to a million instructions. Go's parser rejects the
 // nested repetition, but not a hundred beside each other. So the size of the program is estimated from the parsed tree
-// before anything is compiled, and parsing takes time in proportion to the text, which is bounded for an object.
+// before anything is compiled. Parsing takes time in proportion to the text, with two exceptions: \pL has six hundred
+// ranges, and (?i)[B-\x{1E942}] is looked up letter by letter, which takes two milliseconds. These count as many bytes,
+// and the bytes of all expressions of an object are bounded, so that it is read within a tenth of a second.
 const (
 	maxRegexInstructions = 10_000
 	maxRegexBytes        = 32 << 10 // of all regular expressions of an object
+
+	bytesOfProperty = 64   // for which \p and \P count
+	bytesOfRange    = 2048 // for which a range that ends outside of ASCII counts where case is ignored
 )
 
 // Why a regular expression is not sent although it may compile.
 var (
 	errRegexSize  = fmt.Errorf("a regular expression compiles to more than %d instructions", maxRegexInstructions)
-	errRegexBytes = fmt.Errorf("its regular expressions have more than %d bytes together", maxRegexBytes)
+	errRegexBytes = fmt.Errorf("its regular expressions are too long together: they count as more than %d bytes",
+		maxRegexBytes)
 )
 
-// checkRegex returns why a regular expression is not sent. One that no proxy compiles has a new object denied, unless
-// denies is false.
-func (r *reader) checkRegex(text string, denies bool) error {
-	r.regexBytes += len(text)
-	if r.regexBytes > maxRegexBytes {
+// ignoresCase matches where an expression begins to ignore case, and wideRange the end of a range outside of ASCII.
+var (
+	ignoresCase = regexp.MustCompile(`\(\?[a-zA-Z-]*i`)
+	wideRange   = regexp.MustCompile(`-(\\x|[^\x00-\x7f])`)
+)
+
+// regexBytes returns as how many bytes an expression counts.
+func regexBytes(text string) int {
+	size := len(text) + bytesOfProperty*(strings.Count(text, `\p`)+strings.Count(text, `\P`))
+	if ignoresCase.MatchString(text) {
+		size += bytesOfRange * len(wideRange.FindAllStringIndex(text, -1))
+	}
+	return size
+}
+
+// checkRegex returns why a regular expression is not sent. For one that no proxy compiles it is a denial.
+func (r *reader) checkRegex(text string) error {
+	r.regexBytes += regexBytes(text)
+	if len(text) > maxText || r.regexBytes > maxRegexBytes {
 		return errRegexBytes
 	}
 	err := checkRegex(text)
-	if denies && isRefusedByAll(err) {
-		r.deny(err.Error())
+	if isRefusedByAll(err) {
+		return denial{err}
 	}
 	return err
 }
@@ -63,9 +84,6 @@ func isRefusedByAll(err error) bool {
 }
 
 func checkRegex(text string) error {
-	if len(text) > maxText {
-		return errRegexSize
-	}
 	if err := checkDialect(text); err != nil {
 		return fmt.Errorf("regular expression %.64q: %w", text, err)
 	}

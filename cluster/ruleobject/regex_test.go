@@ -51,7 +51,6 @@ func TestCheckRegex(t *testing.T) {
 		{`a{10,2}`, errOrder, true},
 		{strings.Repeat(".{1000}", 11), errRegexSize, false},
 		{strings.Repeat(".{1000}", 500), errRegexSize, false},
-		{strings.Repeat("a", maxText+1), errRegexSize, false},
 	} {
 		err := checkRegex(c.text)
 		_, is := errors.AsType[*syntax.Error](err)
@@ -62,12 +61,23 @@ func TestCheckRegex(t *testing.T) {
 
 	r := &reader{}
 	for range maxRegexBytes / 1024 {
-		if err := r.checkRegex(strings.Repeat("a", 1024), true); err != nil {
+		if err := r.checkRegex(strings.Repeat("a", 1024)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := r.checkRegex("a", true); !errors.Is(err, errRegexBytes) || r.denied != "" {
-		t.Errorf("a byte too many: %v, denied: %q", err, r.denied)
+	if err := r.checkRegex("("); !errors.Is(err, errRegexBytes) {
+		t.Errorf("a byte too many: %v", err)
+	}
+	for _, long := range []string{
+		strings.Repeat("a", maxText+1), "[" + strings.Repeat(`\pL`, 600) + "]", "(?s-mi:" + strings.Repeat(`[B-\x{1E942}]`, 17) + ")",
+		"(?i)" + strings.Repeat(`[B-ü]`, 17),
+	} {
+		if err := (&reader{}).checkRegex(long); !errors.Is(err, errRegexBytes) {
+			t.Errorf("%.40q passes: %v", long, err)
+		}
+	}
+	if _, is := errors.AsType[denial]((&reader{}).checkRegex("(")); !is {
+		t.Error("a new object is not denied for what no proxy compiles")
 	}
 }
 

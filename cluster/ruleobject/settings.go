@@ -51,11 +51,14 @@ func (r *reader) settings(load bool) (to rules.Settings) {
 // group reads a group of annotations. One with a bad value is left out, and the reader has why.
 func group[V any](r *reader, parse func(values) (*V, error)) *V {
 	to, err := parse(r.object.Annotations)
-	if err != nil {
-		r.deny(r.leaveOut(rules.PartAnnotation, "%v", err))
-		return nil
+	if err == nil {
+		return to
 	}
-	return to
+	reason := r.leaveOut(rules.PartAnnotation, "%v", err)
+	if r.kind.IsRoute() {
+		r.deny(reason)
+	}
+	return nil
 }
 
 func (r *reader) timeouts() rules.Timeouts {
