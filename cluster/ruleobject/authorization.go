@@ -184,6 +184,7 @@ func (r *reader) meshTLSAuthentication() (*rules.MeshTLSAuthentication, error) {
 		return nil, errors.New("it needs either identities or identityRefs")
 	}
 
+	spec.Identities = firstOf(r, rules.PartIdentity, spec.Identities, maxIdentities)
 	for _, identity := range spec.Identities {
 		if !isIdentity(identity) {
 			r.deny(r.note(rules.PartIdentity, "%.64q is no identity that a client can have", identity))

@@ -3,9 +3,7 @@ package ruleobject
 import (
 	"cmp"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"math"
 
 	"github.com/fingerpost/fingerpost/federation/rules"
 )
@@ -97,9 +95,9 @@ func (r *reader) backendFilters(raw json.RawMessage) (filters []rules.Filter, co
 	if !r.kind.IsHTTP() && r.kind != rules.KindGRPCRoute {
 		return nil, true
 	}
-	all, err := r.elements(rules.PartBackendFilter, raw, math.MaxInt)
-	if err == nil && len(all) > maxFilters {
-		err = errors.New("there are too many")
+	all, more, err := elements(raw, maxFilters)
+	if more {
+		err = errFilters
 	}
 	if err != nil {
 		r.leaveOutFor(rules.PartBackendFilter, err)

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"math"
 
 	"k8s.io/apimachinery/pkg/util/validation"
 
@@ -13,9 +12,9 @@ import (
 
 // filters reads those of a rule. One that does not convert fails the rule, and so do too many.
 func (r *reader) filters(raw json.RawMessage) (filters []rules.Filter) {
-	all, err := r.elements(rules.PartFilter, raw, math.MaxInt)
-	if err == nil && len(all) > maxFilters {
-		err = fmt.Errorf("there are %d, more than %d", len(all), maxFilters)
+	all, more, err := elements(raw, maxFilters)
+	if more {
+		err = errFilters
 	}
 	if err != nil {
 		return []rules.Filter{{Unsupported: r.leaveOutFor(rules.PartFilter, err)}}
@@ -44,6 +43,8 @@ func (r *reader) checkResponseHeaders() {
 		r.leaveOut(rules.PartFilter, "ResponseHeaderModifier has no effect at Servers")
 	}
 }
+
+var errFilters = fmt.Errorf("there are more than %d", maxFilters)
 
 var errResponseHeaders = errors.New("ResponseHeaderModifier is not supported on GRPCRoutes")
 

@@ -1,6 +1,7 @@
 package ruleobject
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -162,16 +163,37 @@ func decode(raw json.RawMessage, into any) error {
 
 func isNull(raw json.RawMessage) bool { return len(raw) == 0 || string(raw) == "null" }
 
-// elements returns those of a list, and records those after the first limit. An absent one has none.
-func (r *reader) elements(part string, raw json.RawMessage, limit int) ([]json.RawMessage, error) {
-	if isNull(raw) {
-		return nil, nil
+// elements returns the first of a list, and whether there are more. An absent one has none. What follows the first is
+// not decoded: each element takes ten times its bytes.
+func elements(list json.RawMessage, limit int) (first []json.RawMessage, more bool, err error) {
+	if isNull(list) {
+		return nil, false, nil
 	}
-	var all []json.RawMessage
-	if err := decode(raw, &all); err != nil {
-		return nil, err
+	decoder := json.NewDecoder(bytes.NewReader(list))
+	if start, err := decoder.Token(); err != nil || start != json.Delim('[') {
+		return nil, false, misreading{errors.New("it is no list")}
 	}
-	return firstOf(r, part, all, limit), nil
+
+	for decoder.More() {
+		if len(first) == limit {
+			return first, true, nil
+		}
+		var element json.RawMessage
+		if err := decoder.Decode(&element); err != nil {
+			return nil, false, misreading{err}
+		}
+		first = append(first, element)
+	}
+	return first, false, nil
+}
+
+// elements returns the first of a list, and records the others.
+func (r *reader) elements(part string, list json.RawMessage, limit int) ([]json.RawMessage, error) {
+	first, more, err := elements(list, limit)
+	if more {
+		r.leaveOut(part, "those after the first %d are left out", limit)
+	}
+	return first, err
 }
 
 // firstOf returns the first elements of a list, and records the others.

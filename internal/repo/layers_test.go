@@ -25,7 +25,7 @@ cmd/fingerpost/cli -> discovery discovery/proxy federation federation/policy lin
 cmd/fingerpost/debug -> cmd/fingerpost/server internal/words
 cmd/fingerpost/debug -> cluster cluster/changes cluster/problem discovery discovery/linkerd federation links serving
 cmd/fingerpost/server -> cluster/tokenreview federation/watch internal/logs serving
-cmd/fingerpost/webhook -> admission cluster/linkerd/serviceprofile
+cmd/fingerpost/webhook -> admission cluster/linkerd/serviceprofile cluster/ruleobject
 cmd/fingerpost/cmdtest ->
 
 links/mirror -> links cluster cluster/apply cluster/apply/object cluster/lease cluster/linkerd cluster/api

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 
@@ -207,6 +208,57 @@ fingerpost_profile_reviews_total{verdict="unreadable"} 1
 	}
 }
 
+// Objects of policy are reviewed over the server, in the version of the request.
+func TestPolicy(t *testing.T) {
+	policy := Policy()
+	hook := admission.NewServer(logr.Discard(), 1, map[string]admission.Review{"/": policy})
+	const (
+		gateway = "gateway.networking.k8s.io"
+		own     = "policy.linkerd.io"
+		mirror  = `{"spec":{"parentRefs":[{"name":"a"}],"rules":[{"filters":[{"type":"RequestMirror"}]}]}}`
+	)
+	for _, c := range []struct {
+		id, version, group, kind, object string
+		denied                           string // a part of the reason
+		warnings                         []string
+	}{
+		{"PW01, PW32", "v1", own, "Server", `{"spec":{"podSelector":{},"port":80}}`, "", nil},
+		{"PW01, PW32", "v1beta1", own, "Server", `{"spec":{"podSelector":{},"port":80}}`, "", nil},
+		{"PW11", "v1", own, "Server", `{"spec":{"podSelector":{},"port":0}}`, "port 0 is not between 1 and 65535", nil},
+		{"PW20", "v1beta1", own, "HTTPRoute", mirror, `"RequestMirror" is not supported`, nil},
+		{"PW21", "v1", gateway, "HTTPRoute", mirror, "", []string{`rule 1: filter: "RequestMirror" is not supported`}},
+		{"PW24", "v1", gateway, "GRPCRoute", `{"spec":1}`, "", []string{"spec: json: cannot unmarshal number into Go value"}},
+		{"PW31", "v1", "", "Pod", `{"spec":{}}`, "unsupported resource type", nil},
+		{"no object", "v1", own, "Server", `null`, "it is null", nil},
+	} {
+		t.Run(c.id, func(t *testing.T) {
+			to := post(hook, fmt.Appendf(nil, `{"apiVersion":"admission.k8s.io/%s","kind":"AdmissionReview","request":{"uid":"u1",`+
+				`"kind":{"group":%q,"version":"v9","kind":%q},"operation":"UPDATE","object":%s}}`, c.version, c.group, c.kind, c.object))
+			var answer admissionv1.AdmissionReview
+			if err := json.Unmarshal(to.Body.Bytes(), &answer); err != nil || to.Code != http.StatusOK {
+				t.Fatalf("%d %s: %v", to.Code, to.Body, err)
+			}
+
+			r := answer.Response
+			if answer.APIVersion != "admission.k8s.io/"+c.version || r.UID != "u1" || r.Allowed != (c.denied == "") {
+				t.Errorf("%s", to.Body)
+			}
+			if !r.Allowed && !strings.Contains(r.Result.Message, c.denied) {
+				t.Errorf("denied with %q, want %q", r.Result.Message, c.denied)
+			}
+			if !slices.EqualFunc(r.Warnings, c.warnings, strings.HasPrefix) {
+				t.Errorf("warnings %q, want %q", r.Warnings, c.warnings)
+			}
+		})
+	}
+
+	for verdict, want := range map[string]float64{"allowed": 4, "denied": 4, "failed": 0, "unreadable": 0} {
+		if got := testutil.ToFloat64(policy.Verdicts.WithLabelValues(verdict)); got != want {
+			t.Errorf("%g are %s, want %g", got, verdict, want)
+		}
+	}
+}
+
 // What a request can have the webhook hold: all that it allocates is less than the chart's limit.
 func TestWebhookMemory(t *testing.T) {
 	fill := func(start, repeated, end string, size int) []byte {
@@ -216,7 +268,6 @@ func TestWebhookMemory(t *testing.T) {
 	const (
 		start  = `{"metadata":{"name":"web"},"spec":{"routes":[`
 		object = 3 << 19
-		limit  = 64 << 20
 	)
 	nested := strings.Repeat(`{"not":`, 19)
 	for name, body := range map[string][]byte{
@@ -231,16 +282,44 @@ func TestWebhookMemory(t *testing.T) {
 		"nothing": fill("[", "[],", "[]]", admission.MaxBody),
 	} {
 		t.Run(name, func(t *testing.T) {
-			hook := newServer()
-			var before, after runtime.MemStats
-			runtime.ReadMemStats(&before)
-			to := post(hook, body)
-			runtime.ReadMemStats(&after)
-			allocated := after.TotalAlloc - before.TotalAlloc
-			t.Logf("%d bytes: %d MiB allocated, %d %.100s", len(body), allocated>>20, to.Code, to.Body)
-			if allocated > limit {
-				t.Errorf("%d bytes allocated for %d", allocated, len(body))
-			}
+			checkMemory(t, newServer(), body)
 		})
+	}
+}
+
+// What an object of policy can have the webhook hold.
+func TestPolicyMemory(t *testing.T) {
+	list := func(start, repeated string) string {
+		const object = 3<<19 - 200
+		return start + strings.Repeat(repeated, (object-len(start))/len(repeated)) + repeated[:len(repeated)-1] + "]}}"
+	}
+	objects := func(start string) string { return start + strings.Repeat("{},", 49_000) + "{}]}}" }
+	for name, c := range map[string]struct{ group, kind, object string }{
+		"empty lists": {"gateway.networking.k8s.io", "HTTPRoute", list(`{"spec":{"rules":[`, "[],")},
+		"required":    {"policy.linkerd.io", "AuthorizationPolicy", objects(`{"spec":{"targetRef":{},"requiredAuthenticationRefs":[`)},
+		"identities":  {"policy.linkerd.io", "MeshTLSAuthentication", list(`{"spec":{"identities":[`, `"",`)},
+		"overrides":   {"policy.linkerd.io", "HTTPLocalRateLimitPolicy", objects(`{"spec":{"targetRef":{},"overrides":[`)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			hook := admission.NewServer(logr.Discard(), 1, map[string]admission.Review{"/": Policy()})
+			body := fmt.Appendf(nil, `{"request":{"uid":"u1","kind":{"group":%q,"kind":%q},"object":%s}}`, c.group, c.kind, c.object)
+			checkMemory(t, hook, body)
+		})
+	}
+}
+
+// checkMemory has a webhook answer a request, and reports if that allocates more than the chart's limit.
+func checkMemory(t *testing.T, hook http.Handler, body []byte) {
+	t.Helper()
+	const limit = 64 << 20
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	to := post(hook, body)
+	runtime.ReadMemStats(&after)
+
+	allocated := after.TotalAlloc - before.TotalAlloc
+	t.Logf("%d bytes: %d MiB allocated, %d %.100s", len(body), allocated>>20, to.Code, to.Body)
+	if allocated > limit {
+		t.Errorf("%d bytes allocated for %d", allocated, len(body))
 	}
 }
