@@ -139,7 +139,7 @@ type Redirect struct {
 	Status           uint16
 }
 
-// A PathChange replaces a path, or the prefix of it that has matched. Text begins with /, but an empty prefix.
+// A PathChange replaces a path, or the prefix of it that has matched. Text begins with /.
 type PathChange struct {
 	Prefix bool
 	Text   string
