@@ -3,6 +3,7 @@ package ruleobject
 import (
 	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -26,10 +27,10 @@ func parse(tb testing.TB, metadata, spec string) *unstructured.Unstructured {
 	if err != nil {
 		tb.Fatalf("%s: %v", spec, err)
 	}
-	return stored1(tb, b)
+	return fromJSON(tb, b)
 }
 
-func stored1(tb testing.TB, raw []byte) *unstructured.Unstructured {
+func fromJSON(tb testing.TB, raw []byte) *unstructured.Unstructured {
 	tb.Helper()
 	u := new(unstructured.Unstructured)
 	if err := kubejson.UnmarshalCaseSensitivePreserveInts(raw, &u.Object); err != nil {
@@ -131,7 +132,7 @@ func TestMeta(t *testing.T) {
 		"long":         `{"metadata":{"namespace":"shop","name":"` + strings.Repeat("a", 254) + `"},"spec":{"podSelector":{},"port":80}}`,
 		"types":        `{"metadata":{"namespace":1,"name":["x"]},"spec":{"podSelector":{},"port":80}}`,
 	} {
-		if got, err := Server(stored1(t, []byte(object))); err == nil || got != nil {
+		if got, err := Server(fromJSON(t, []byte(object))); err == nil || got != nil {
 			t.Errorf("%s: %+v", name, got)
 		}
 	}
@@ -422,7 +423,7 @@ func TestAuthentications(t *testing.T) {
 		{"PN68", "{identities: [a.b], identityRefs: [{kind: ServiceAccount, name: sa}]}", nil, []string{"it needs either"}},
 		{"neither", "{}", nil, []string{"it needs either"}},
 		{"many", "{identities: [" + strings.Repeat("a,", 1001) + "]}", &rules.MeshTLSAuthentication{
-			Identities: rules.Identities{Patterns: repeat(rules.Pattern{Text: "a"}, 1000)},
+			Identities: rules.Identities{Patterns: slices.Repeat([]rules.Pattern{{Text: "a"}}, 1000)},
 		}, []string{"identity: there are 1001: those after the first 1000"}},
 	} {
 		compare(t, c, MeshTLSAuthentication)
@@ -438,13 +439,6 @@ func TestAuthentications(t *testing.T) {
 	} {
 		compare(t, c, NetworkAuthentication)
 	}
-}
-
-func repeat[V any](v V, times int) (all []V) {
-	for range times {
-		all = append(all, v)
-	}
-	return all
 }
 
 func TestRateLimit(t *testing.T) {

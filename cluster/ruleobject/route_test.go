@@ -15,8 +15,8 @@ import (
 	"github.com/fingerpost/fingerpost/federation/rules"
 )
 
-// reference returns what a name of namespace shop stands for.
-func reference1(kind rules.Kind, name string) rules.Reference {
+// inShop returns an object of a kind and name in namespace shop.
+func inShop(kind rules.Kind, name string) rules.Reference {
 	return rules.Reference{Kind: kind, Namespace: "shop", Name: name}
 }
 
@@ -37,8 +37,8 @@ func checkLines(t *testing.T, route *rules.Route, want []string) {
 }
 
 func TestParents(t *testing.T) {
-	service := rules.Parent{Reference: reference1(rules.KindService, "web"), Port: 8080}
-	server := rules.Parent{Reference: reference1(rules.KindServer, "v")}
+	service := rules.Parent{Reference: inShop(rules.KindService, "web"), Port: 8080}
+	server := rules.Parent{Reference: inShop(rules.KindServer, "v")}
 	with := func(p rules.Parent, change func(*rules.Parent)) []rules.Parent {
 		change(&p)
 		return []rules.Parent{p}
@@ -65,7 +65,7 @@ func TestParents(t *testing.T) {
 		},
 		{
 			"PO56", "{group: policy.linkerd.io, kind: EgressNetwork, name: out, port: 80}",
-			[]rules.Parent{{Reference: reference1(rules.KindEgressNetwork, "out"), Port: 80}},
+			[]rules.Parent{{Reference: inShop(rules.KindEgressNetwork, "out"), Port: 80}},
 			nil,
 		},
 		{"PR26", "{name: gateway}, {kind: Gateway, name: gateway}, {kind: Service, name: of-gateway-group}", nil, nil},
@@ -98,7 +98,7 @@ func TestParents(t *testing.T) {
 			[]string{"Server v is in another namespace"},
 		},
 		{
-			"many", strings.Repeat("{group: '', kind: Service, name: web, port: 8080},", 65), repeat(service, 64),
+			"many", strings.Repeat("{group: '', kind: Service, name: web, port: 8080},", 65), slices.Repeat([]rules.Parent{service}, 64),
 			[]string{"parentRef: those after the first 64 are left out"},
 		},
 	} {
@@ -196,7 +196,7 @@ func TestHTTPMatches(t *testing.T) {
 		{"null", "[null]", nil, true, []string{"it is null"}},
 		{"no list", "{}", nil, true, []string{"match: it is no list"}},
 		{
-			"many", "[" + strings.Repeat("{path: {value: /x}},", 129) + "]", repeat(path(rules.PathPrefix, "/x"), 128), false,
+			"many", "[" + strings.Repeat("{path: {value: /x}},", 129) + "]", slices.Repeat([]rules.Match{path(rules.PathPrefix, "/x")}, 128), false,
 			[]string{"match: those after the first 128"},
 		},
 	} {
@@ -345,7 +345,7 @@ func TestFilters(t *testing.T) {
 }
 
 func TestBackends(t *testing.T) {
-	api := rules.Backend{Reference: reference1(rules.KindService, "api"), Port: 80, Weight: 1}
+	api := rules.Backend{Reference: inShop(rules.KindService, "api"), Port: 80, Weight: 1}
 	with := func(change func(*rules.Backend)) []rules.Backend {
 		b := api
 		change(&b)
@@ -417,12 +417,12 @@ func TestBackends(t *testing.T) {
 		},
 		{
 			"PR54", rules.KindTLSRoute, "{group: policy.linkerd.io, kind: EgressNetwork, name: out}",
-			[]rules.Backend{{Reference: reference1(rules.KindEgressNetwork, "out"), Weight: 1}},
+			[]rules.Backend{{Reference: inShop(rules.KindEgressNetwork, "out"), Weight: 1}},
 			"",
 		},
 		{"no name", http, "{port: 80}", invalid(`no object has the name "" in namespace ""`), "no object has the name"},
 		{"null", http, "null", invalid("it is null"), "it is null"},
-		{"many", http, strings.Repeat("{name: api, port: 80},", 65), repeat(api, 64), "backendRef: those after the first 64"},
+		{"many", http, strings.Repeat("{name: api, port: 80},", 65), slices.Repeat([]rules.Backend{api}, 64), "backendRef: those after the first 64"},
 	} {
 		t.Run(c.id, func(t *testing.T) {
 			route := read(t, c.kind, "", "{rules: [{backendRefs: ["+c.backends+"]}]}")
