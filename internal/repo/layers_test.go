@@ -58,6 +58,7 @@ cluster/apitest ->
 discovery/linkerd -> discovery serving federation federation/profile federation/watch
 discovery -> serving federation federation/policy federation/watch
 discovery/proxy ->
+discovery/proxy/policy ->
 discovery/streamtest -> discovery/proxy federation
 
 serving -> federation/watch
