@@ -135,16 +135,15 @@ func (v values) integer(key string, bits int, otherwise uint64) (uint64, error) 
 }
 
 // ratio reads a decimal number between 0 and a greatest one.
-func (v values) ratio(key string, otherwise, greatest float64) (float32, error) {
-	f, err := value(v, key, otherwise, func(text string) (float64, error) {
-		f, err := strconv.ParseFloat(text, 32)
+func (v values) ratio(key string, otherwise, greatest float64) (float64, error) {
+	return value(v, key, otherwise, func(text string) (float64, error) {
+		f, err := strconv.ParseFloat(text, 64)
 		isDecimal := strings.Trim(text, "0123456789.eE+-") == ""
 		if err == nil && (!isDecimal || !(f >= 0 && f <= greatest)) {
 			err = strconv.ErrRange
 		}
 		return f, wrong(err, text, fmt.Sprintf("no number between 0 and %g", greatest))
 	})
-	return float32(f), err
 }
 
 // wrong returns what is wrong with a text if there is an error.

@@ -54,7 +54,7 @@ type Accrual struct {
 
 	// Unified is whether the rate of successes counts besides; otherwise what follows is zero.
 	Unified         bool
-	Threshold       float32       // 0 to 1
+	Threshold       float64       // 0 to 1
 	Window          time.Duration // > 0
 	MinRequests     uint32        // in a Window; at most MaxMinRequests
 	HonorRetryAfter bool          // of responses
@@ -66,7 +66,7 @@ const MaxMinRequests = 1_000_000
 // A Backoff is how long an endpoint that fails is left out.
 type Backoff struct {
 	Min, Max time.Duration // Min <= Max, and Max > 0
-	Jitter   float32       // 0 to 100
+	Jitter   float64       // 0 to 100
 }
 
 // A Load is how endpoints that fail count as loaded when a proxy balances.

@@ -1,0 +1,215 @@
+package rules
+
+import (
+	"slices"
+)
+
+// A Workload is a Pod or an ExternalWorkload, as far as the policy of its ports depends on it. The Pods of a template
+// have an equal one. It is immutable.
+type Workload struct {
+	External  bool
+	Namespace string
+	Labels    map[string]string
+
+	Ports  []NamedPort // that carry TCP, of containers and init containers
+	Probes []Probe     // by HTTP, of containers and init containers
+
+	// From annotations.
+	Default         DefaultPolicy // if it is given
+	HasDefault      bool
+	RequireIdentity *PortList // ports on which clients need an identity
+	Opaque          *PortList
+}
+
+// A Probe is a request that a kubelet sends.
+type Probe struct {
+	Port uint16
+	Path string // begins with / and has no query
+}
+
+// An Inbound is what may be sent to a port of a workload, and how. It is immutable.
+type Inbound struct {
+	Origin         // a Server, or a default policy
+	Protocol       ServerProtocol
+	Authorizations []Authorization
+	Routes         []InboundRoute // of HTTP, or of gRPC if that is the Protocol; in order
+	Limit          *InboundLimit  // nil: none
+}
+
+// An InboundRoute is a way by which requests may come in.
+type InboundRoute struct {
+	Origin
+	Hosts          []Pattern // empty: all
+	Rules          []InboundRule
+	Authorizations []Authorization // besides those of the port
+}
+
+// An InboundRule is requests of a kind, and what is done with them.
+type InboundRule struct {
+	Matches []Match
+	Filters []Filter
+	Fail    string // why such requests fail; empty if they do not
+}
+
+// An InboundLimit bounds requests per second.
+type InboundLimit struct {
+	Origin
+	Total, Identity uint32 // 0: no bound
+	Overrides       []InboundOverride
+}
+
+// An InboundOverride is the bound of some clients.
+type InboundOverride struct {
+	Limit      uint32
+	Identities []Pattern
+}
+
+// Inbound returns the policy of a port of a workload. servers are those of its namespace, as Of returns them.
+func (o *Options) Inbound(w *Workload, servers []*ServerRules, port uint16) *Inbound {
+	for _, server := range servers {
+		if server.selects(w, port) {
+			return o.ofPort(server, w, port)
+		}
+	}
+	return o.withoutServer(w, port)
+}
+
+// selects reports whether a Server is about a port of a workload.
+func (s *Server) selects(w *Workload, port uint16) bool {
+	selector := s.Pods
+	if w.External {
+		selector = s.Externals
+	}
+
+	isPort := s.Port.Number == port
+	if s.Port.Number == 0 {
+		isPort = slices.Contains(w.Ports, NamedPort{s.Port.Name, port})
+	}
+	return isPort && selector.Matches(w.Labels)
+}
+
+// ofPort returns the policy of a port that a Server is about.
+func (o *Options) ofPort(server *ServerRules, workload *Workload, port uint16) *Inbound {
+	in := &Inbound{
+		Origin: Origin{Reference: server.Reference}, Protocol: server.Protocol, Authorizations: server.Authorizations,
+	}
+	switch server.Protocol {
+	case ProtocolOpaque, ProtocolTLS:
+		return in
+	case ProtocolGRPC:
+		in.addRoutes(server.Routes, func(k Kind) bool { return k == KindGRPCRoute })
+		if len(in.Routes) == 0 {
+			in.Routes = []InboundRoute{defaultRoute(Match{})}
+		}
+		return in
+	default:
+	}
+
+	in.Limit = o.limitOf(server.Limit)
+	in.addRoutes(server.Routes, Kind.IsHTTP)
+	if len(in.Routes) == 0 {
+		in.Routes = o.defaultRoutes(workload, port)
+	}
+	return in
+}
+
+// withoutServer returns the policy of a port that no Server is about.
+func (o *Options) withoutServer(workload *Workload, port uint16) *Inbound {
+	policy := o.DefaultPolicy
+	if workload.HasDefault {
+		policy = workload.Default
+	}
+	if workload.RequireIdentity.Contains(port, workload.Ports) {
+		policy = policy.authenticated()
+	}
+
+	in := &Inbound{Origin: defaultOrigin(policy.String()), Authorizations: o.ofDefault(policy)}
+	if workload.Opaque.Contains(port, workload.Ports) {
+		in.Protocol = ProtocolOpaque
+	} else {
+		in.Routes = o.defaultRoutes(workload, port)
+	}
+	return in
+}
+
+// authenticated returns the policy that lets in those of the clients that have an identity.
+func (p DefaultPolicy) authenticated() DefaultPolicy {
+	switch p {
+	case AllUnauthenticated, Audit:
+		return AllAuthenticated
+	case ClusterUnauthenticated:
+		return ClusterAuthenticated
+	default:
+		return p
+	}
+}
+
+// addRoutes adds the routes of some kinds.
+func (in *Inbound) addRoutes(routes []ServerRoute, isOfKind func(Kind) bool) {
+	for _, r := range routes {
+		if isOfKind(r.Kind) {
+			in.Routes = append(in.Routes, r.inbound())
+		}
+	}
+}
+
+func (r *ServerRoute) inbound() InboundRoute {
+	route := InboundRoute{Origin: Origin{Reference: r.Reference}, Hosts: r.Hostnames, Authorizations: r.Authorizations}
+	for rule := range r.Sent() {
+		in := InboundRule{Matches: rule.Matches, Fail: rule.Unsupported()}
+		for _, f := range rule.Filters {
+			isSent := f.RequestHeaders != nil || f.Redirect != nil && r.Kind.IsHTTP()
+			if in.Fail == "" && isSent {
+				in.Filters = append(in.Filters, f)
+			}
+		}
+		route.Rules = append(route.Rules, in)
+	}
+	return route
+}
+
+// allPaths matches every request of HTTP.
+var allPaths = Match{Path: PathMatch{Type: PathPrefix, Text: "/"}}
+
+func defaultRoute(match Match) InboundRoute {
+	return InboundRoute{Origin: defaultOrigin("default"), Rules: []InboundRule{{Matches: []Match{match}}}}
+}
+
+// defaultRoutes returns the routes of a port of HTTP to which none is attached: that of everything, and that of probes.
+func (o *Options) defaultRoutes(w *Workload, port uint16) []InboundRoute {
+	routes := []InboundRoute{defaultRoute(allPaths)}
+
+	var matches []Match
+	for _, probe := range w.Probes {
+		match := Match{Path: PathMatch{Type: PathExact, Text: probe.Path}, Method: "GET"}
+		isNew := !slices.ContainsFunc(matches, func(m Match) bool { return m.Path == match.Path })
+		if probe.Port == port && isNew {
+			matches = append(matches, match)
+		}
+	}
+	if len(matches) == 0 || len(o.ProbeNetworks) == 0 {
+		return routes
+	}
+
+	const name = "probe"
+	return append(routes, InboundRoute{
+		Origin: defaultOrigin(name), Rules: []InboundRule{{Matches: matches}},
+		Authorizations: []Authorization{
+			{Origin: defaultOrigin(name), Networks: o.ProbeNetworks, Clients: ClientsAny},
+		},
+	})
+}
+
+// limitOf returns a rate limit with the identities that it names; nil for none.
+func (o *Options) limitOf(limit *RateLimit) *InboundLimit {
+	if limit == nil {
+		return nil
+	}
+	in := &InboundLimit{Origin: Origin{Reference: limit.Reference}, Total: limit.Total, Identity: limit.Identity}
+	for _, override := range limit.Overrides {
+		in.Overrides = append(in.Overrides, InboundOverride{
+			Limit: override.Limit, Identities: o.Identity.all(Identities{Accounts: override.Accounts}),
+		})
+	}
+	return in
+}

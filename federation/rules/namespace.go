@@ -1,0 +1,253 @@
+package rules
+
+import "slices"
+
+// NamespaceObjects are the objects of a namespace that decide about its workloads, in any order, and those of other
+// namespaces that they refer to.
+type NamespaceObjects struct {
+	Servers              []*Server
+	ServerAuthorizations []*ServerAuthorization
+	Policies             []*AuthorizationPolicy
+	Routes               []*Route // those that name a Server
+	RateLimits           []*RateLimit
+
+	// What is nil does not exist, or cannot be read.
+	MeshTLS  func(Reference) *MeshTLSAuthentication
+	Networks func(Reference) *NetworkAuthentication
+}
+
+// A ServerRules is a Server and all that follows from objects that name it. It is immutable.
+type ServerRules struct {
+	*Server
+	Authorizations []Authorization // in order, that of its accessPolicy last
+	Routes         []ServerRoute   // all that are attached, of all kinds, in order
+	Limit          *RateLimit      // nil: none
+}
+
+// A ServerRoute is a Route of a Server. It may be used by clients of the Server's authorizations and of its own.
+type ServerRoute struct {
+	*Route
+	Authorizations []Authorization
+}
+
+// An Authorization lets clients in: those of a class, from some networks. It has at least one network.
+type Authorization struct {
+	Origin
+	Networks   []Network
+	Clients    ClientClass // never ClientsNone
+	Identities []Pattern   // of ClientsIdentified, at least one
+}
+
+// Of returns what follows from the objects of a namespace for each of its Servers, in the order in which they are
+// looked through for the one that selects a port. The time that it takes is that of the objects and of the result: each
+// object is looked at once, and again only for what it names.
+func (o *Options) Of(objects *NamespaceObjects) []*ServerRules {
+	index := o.index(objects)
+	servers := slices.SortedFunc(slices.Values(objects.Servers), func(a, b *Server) int {
+		return CompareAge(&a.Meta, &b.Meta)
+	})
+	all := make([]*ServerRules, 0, len(servers))
+	for _, server := range servers {
+		all = append(all, index.of(server))
+	}
+	return all
+}
+
+// A namespaceIndex has the objects of a namespace by what they name.
+type namespaceIndex struct {
+	*Options
+	grants   []Authorization          // of AuthorizationPolicies and ServerAuthorizations, in order
+	byTarget map[Reference][]int      // indices in grants; those for all Servers under the zero Reference
+	selected []selectedGrant          // of ServerAuthorizations that select Servers
+	routes   map[Reference][]*Route   // by parent
+	limits   map[Reference]*RateLimit // by Server: the oldest
+}
+
+// A selectedGrant is what is granted at the Servers that a selector matches.
+type selectedGrant struct {
+	selector *LabelSelector
+	grant    int // index in grants
+}
+
+func (o *Options) index(objects *NamespaceObjects) *namespaceIndex {
+	index := &namespaceIndex{
+		Options: o, byTarget: map[Reference][]int{},
+		routes: map[Reference][]*Route{}, limits: map[Reference]*RateLimit{},
+	}
+	index.addPolicies(objects)
+	index.addServerAuthorizations(objects.ServerAuthorizations)
+
+	for _, route := range objects.Routes {
+		for _, parent := range route.Parents {
+			named := index.routes[parent.Reference]
+			if len(named) == 0 || named[len(named)-1] != route { // a route may name a parent again
+				index.routes[parent.Reference] = append(named, route)
+			}
+		}
+	}
+
+	for _, limit := range objects.RateLimits {
+		server := Reference{KindServer, limit.Namespace, limit.Server}
+		if oldest := index.limits[server]; oldest == nil || CompareAge(&limit.Meta, &oldest.Meta) < 0 {
+			index.limits[server] = limit
+		}
+	}
+	return index
+}
+
+// addPolicies adds what AuthorizationPolicies grant.
+func (n *namespaceIndex) addPolicies(objects *NamespaceObjects) {
+	meta := func(p *AuthorizationPolicy) *Meta { return &p.Meta }
+	for _, policy := range sortedByName(objects.Policies, meta) {
+		before := len(n.grants)
+		n.grants = n.appendPolicy(n.grants, policy, objects)
+		if len(n.grants) == before {
+			continue
+		}
+
+		target := policy.Target
+		if target.Kind == KindNamespace {
+			target = Reference{}
+		}
+		n.byTarget[target] = append(n.byTarget[target], before)
+	}
+}
+
+// addServerAuthorizations adds what ServerAuthorizations grant.
+func (n *namespaceIndex) addServerAuthorizations(all []*ServerAuthorization) {
+	for _, from := range sortedByName(all, func(a *ServerAuthorization) *Meta { return &a.Meta }) {
+		grant := Authorization{
+			Origin: Origin{Reference: from.Reference}, Networks: from.Networks, Clients: from.Clients,
+		}
+		if grant.Networks == nil {
+			grant.Networks = n.ClusterNetworks
+		}
+
+		before := len(n.grants)
+		n.grants = n.appendAuthorization(n.grants, grant, from.Identities)
+		switch server := (Reference{KindServer, from.Namespace, from.Server}); {
+		case len(n.grants) == before:
+		case from.Server != "":
+			n.byTarget[server] = append(n.byTarget[server], before)
+		default:
+			n.selected = append(n.selected, selectedGrant{from.Selector, before})
+		}
+	}
+}
+
+func sortedByName[T any](all []T, meta func(T) *Meta) []T {
+	return slices.SortedFunc(slices.Values(all), func(a, b T) int { return CompareNames(meta(a), meta(b)) })
+}
+
+// of returns what follows for a Server.
+func (n *namespaceIndex) of(server *Server) *ServerRules {
+	rules := &ServerRules{Server: server, Limit: n.limits[server.Reference]}
+
+	granted := slices.Concat(n.byTarget[Reference{}], n.byTarget[server.Reference])
+	for _, s := range n.selected {
+		if s.selector.Matches(server.Labels) {
+			granted = append(granted, s.grant)
+		}
+	}
+	rules.Authorizations = append(n.authorizations(granted), n.ofDefault(server.Access)...)
+
+	routes := n.routes[server.Reference]
+	for _, a := range Attach(ParentObject{Reference: server.Reference, Exists: true}, routes) {
+		isOld := func(r ServerRoute) bool { return r.Route == a.Route }
+		if a.counts() && !slices.ContainsFunc(rules.Routes, isOld) {
+			granted := n.authorizations(n.byTarget[a.Route.Reference])
+			rules.Routes = append(rules.Routes, ServerRoute{a.Route, granted})
+		}
+	}
+	slices.SortFunc(rules.Routes, func(a, b ServerRoute) int { return CompareAge(&a.Meta, &b.Meta) })
+	return rules
+}
+
+// authorizations returns those of some indices, in order.
+func (n *namespaceIndex) authorizations(indices []int) (all []Authorization) {
+	slices.Sort(indices)
+	for _, i := range indices {
+		all = append(all, n.grants[i])
+	}
+	return all
+}
+
+// appendPolicy appends the authorization of an AuthorizationPolicy, unless it grants nothing.
+func (o *Options) appendPolicy(
+	all []Authorization, policy *AuthorizationPolicy, objects *NamespaceObjects,
+) []Authorization {
+	if Refusal(policy, objects) != "" {
+		return all
+	}
+
+	grant := Authorization{Origin: Origin{Reference: policy.Reference}, Networks: Everywhere, Clients: ClientsAny}
+	if policy.Networks != (Reference{}) {
+		grant.Networks = objects.Networks(policy.Networks).Networks
+	}
+
+	var identities Identities
+	switch policy.Identities.Kind {
+	case KindMeshTLSAuthentication:
+		grant.Clients, identities = ClientsIdentified, objects.MeshTLS(policy.Identities).Identities
+	case KindServiceAccount:
+		grant.Clients, identities.Accounts = ClientsIdentified, []Reference{policy.Identities}
+	default:
+	}
+	return o.appendAuthorization(all, grant, identities)
+}
+
+// Refusal returns why an AuthorizationPolicy grants nothing; empty if it grants something.
+func Refusal(p *AuthorizationPolicy, objects *NamespaceObjects) string {
+	missing := func(r Reference) string {
+		return r.Kind.String() + " " + r.Namespace + "/" + r.Name + " does not exist, or cannot be read"
+	}
+	switch {
+	case p.Void != "":
+		return p.Void
+	case p.Identities.Kind == KindMeshTLSAuthentication && objects.MeshTLS(p.Identities) == nil:
+		return missing(p.Identities)
+	case p.Networks != (Reference{}) && objects.Networks(p.Networks) == nil:
+		return missing(p.Networks)
+	}
+	return ""
+}
+
+// appendAuthorization appends an authorization with these identities, unless it lets no client in.
+func (o *Options) appendAuthorization(all []Authorization, a Authorization, identities Identities) []Authorization {
+	if a.Clients == ClientsIdentified {
+		a.Identities = o.Identity.all(identities)
+	}
+	isEmpty := a.Clients == ClientsNone || len(a.Networks) == 0 ||
+		a.Clients == ClientsIdentified && len(a.Identities) == 0
+	if isEmpty {
+		return all
+	}
+	return append(all, a)
+}
+
+// all returns identities as patterns: first those that are given as such.
+func (d IdentityDomain) all(identities Identities) []Pattern {
+	patterns := slices.Clone(identities.Patterns)
+	for _, account := range identities.Accounts {
+		if p, is := d.Of(account); is {
+			patterns = append(patterns, p)
+		}
+	}
+	return patterns
+}
+
+// ofDefault returns the authorization of a default policy, of its name; none if that is Deny.
+func (o *Options) ofDefault(p DefaultPolicy) []Authorization {
+	grant := Authorization{Origin: defaultOrigin(p.String()), Networks: Everywhere, Clients: ClientsAny}
+	if p == ClusterUnauthenticated || p == ClusterAuthenticated {
+		grant.Networks = o.ClusterNetworks
+	}
+	if p == AllAuthenticated || p == ClusterAuthenticated {
+		grant.Clients, grant.Identities = ClientsIdentified, []Pattern{{Suffix: true}}
+	}
+
+	if p == Deny || len(grant.Networks) == 0 {
+		return nil
+	}
+	return []Authorization{grant}
+}
