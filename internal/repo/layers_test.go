@@ -56,6 +56,7 @@ cluster/api -> federation federation/watch internal/words
 cluster/apitest ->
 
 discovery/linkerd -> discovery serving federation federation/profile federation/watch
+discovery/policyapi -> federation/rules
 discovery -> serving federation federation/policy federation/watch
 discovery/proxy ->
 discovery/proxy/policy ->
