@@ -150,7 +150,7 @@ control-planes: ## Build the binary of the real control planes and print where i
 	@go run -C e2e ./cmd/control-planes
 
 .PHONY: generate
-generate: ## Write what is generated: docs/flags.md, docs/dependencies.txt, renders of the charts and their tables of values
+generate: ## Write what is generated: docs/flags.md, docs/problems.md, tables of pages, docs/dependencies.txt, renders of the charts and their tables of values
 	go test ./internal/repo -run TestGenerated -update
 	go test -C tools/chart . -update
 

@@ -122,11 +122,11 @@ func newLink(object any, local string) (*Link, bool) {
 	link.secret = parsed.Spec.ClusterCredentialsSecret
 	switch mistake := invalidName("spec.targetClusterName", link.clusterName); {
 	case err != nil:
-		link.refusal, link.refused = invalid, err.Error()
+		link.refusal, link.refused = problem.Invalid, err.Error()
 	case mistake != "":
-		link.refusal, link.refused = invalid, mistake
+		link.refusal, link.refused = problem.Invalid, mistake
 	case link.clusterName == local:
-		link.refusal, link.refused = localLink, localName(local)+
+		link.refusal, link.refused = problem.LocalName, localName(local)+
 			": choose another spec.targetClusterName, or another -cluster-name for this process"
 	}
 

@@ -32,8 +32,8 @@ func problemsFor(link *Link, out outcome, status cluster.Status, applied bool, n
 	case link.refusal != "":
 		add(link.refusal, problem.Urgent, link.refused)
 	case out.winner.key != link.key:
-		add(conflicting, problem.Urgent, fmt.Sprintf("Link %s links %s already and is older: delete one of the two",
-			out.winner.key, link.clusterName))
+		add(problem.Conflict, problem.Urgent, fmt.Sprintf(
+			"Link %s links %s already and is older: delete one of the two", out.winner.key, link.clusterName))
 	default:
 		if out.rejection != nil {
 			p := add(problem.Refused, problem.Urgent, oneLine(out.rejection))

@@ -39,7 +39,7 @@ func TestLinkProblems(t *testing.T) {
 	}{
 		"nothing":    {},
 		"misread":    {link: Link{misread: "what?"}, want: "Warning InvalidAnnotation: what?"},
-		"not a name": {link: Link{refusal: invalid, refused: "no name"}, want: "Urgent Invalid: no name"},
+		"not a name": {link: Link{refusal: problem.Invalid, refused: "no name"}, want: "Urgent Invalid: no name"},
 		"two of them": {
 			out: outcome{winner: &Link{key: api.Key{Name: "old"}}}, want: "Urgent Conflict: Link old links",
 		},

@@ -18,6 +18,7 @@ import (
 	"github.com/fingerpost/fingerpost/cluster/apitest"
 	"github.com/fingerpost/fingerpost/cluster/apply/status"
 	"github.com/fingerpost/fingerpost/cluster/linkerd"
+	"github.com/fingerpost/fingerpost/cluster/problem"
 	"github.com/fingerpost/fingerpost/federation"
 )
 
@@ -180,7 +181,7 @@ func TestResolve(t *testing.T) {
 			"wanted=true winner=a trust=ours dns=east.local Secret linkerd/creds:abc",
 		},
 		"two Links, the older one refused": {
-			[]*Link{link("young", 0, nil), link("old", time.Hour, func(l *Link) { l.refusal = invalid })},
+			[]*Link{link("young", 0, nil), link("old", time.Hour, func(l *Link) { l.refusal = problem.Invalid })},
 			nil, credentials("mc", "abc", nil),
 			"wanted=true winner=young trust=ours dns=east.local Secret mc/creds:abc",
 		},
@@ -312,7 +313,7 @@ func TestConditionsFor(t *testing.T) {
 	if got != "Accepted=False/Conflict"+none {
 		t.Errorf("the younger of two: %s", got)
 	}
-	refused := link("b", 0, func(l *Link) { l.refusal, l.refused = invalid, "no name" })
+	refused := link("b", 0, func(l *Link) { l.refusal, l.refused = problem.Invalid, "no name" })
 	if got := short(conditionsAt(refused, outcome{}, live, false, time.Time{})); got != "Accepted=False/Invalid"+none {
 		t.Errorf("one that is refused: %s", got)
 	}
@@ -440,7 +441,7 @@ func TestMessagesAreBounded(t *testing.T) {
 		"short", strings.Repeat("x", status.MessageLimit), strings.Repeat("é", status.MessageLimit),
 		"x" + strings.Repeat("é", status.MessageLimit), strings.Repeat("\x80", 2*status.MessageLimit),
 	} {
-		refused := &Link{refusal: invalid, refused: text}
+		refused := &Link{refusal: problem.Invalid, refused: text}
 		got := conditionsAt(refused, outcome{}, cluster.Status{}, false, time.Time{})[0].Message
 		if len(got) > status.MessageLimit || !utf8.ValidString(got) ||
 			(len(text) > status.MessageLimit) != strings.HasSuffix(got, "…") ||

@@ -132,7 +132,7 @@ func withOthers(tree map[string]any, shown writtenStatus) (map[string]any, error
 	}
 	var others writtenStatus
 	for _, c := range shown.conditions {
-		if !slices.Contains(ownConditions, c.Type) {
+		if !isOwnCondition(c.Type) {
 			others.conditions = append(others.conditions, c)
 		}
 	}

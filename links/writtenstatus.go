@@ -351,7 +351,7 @@ func (s writtenStatus) Tree(shown writtenStatus) (map[string]any, error) {
 // conditions is about the lists alone.
 func (s writtenStatus) Contradicts(want writtenStatus) bool {
 	isUnwanted := func(c metav1.Condition) bool {
-		return slices.Contains(ownConditions, c.Type) && meta.FindStatusCondition(want.conditions, c.Type) == nil
+		return isOwnCondition(c.Type) && meta.FindStatusCondition(want.conditions, c.Type) == nil
 	}
 	return len(want.conditions) > 0 && slices.ContainsFunc(s.conditions, isUnwanted) ||
 		!status.Includes(s.conditions, want.conditions) || !s.sameServices(&want.MirroredServices)

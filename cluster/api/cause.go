@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/url"
 	"regexp"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -150,21 +151,77 @@ func responseReason(err error, status metav1.Status) Reason {
 	}
 }
 
-// Remedy returns what mends the cause of a Reason; empty if that depends.
-func (r Reason) Remedy() string { return remedies[r] }
+// A ReasonInfo is what is known of all causes of a Reason.
+type ReasonInfo struct {
+	Reason Reason
+	Means  string
+	Remedy string // empty if it depends
+	Advice string // what to do then
+}
 
-var remedies = map[Reason]string{
-	Unauthorized: "put new credentials into the Secret, as 'fingerpost link rotate' prints them",
-	Untrusted: "if its authority was replaced, 'fingerpost link rotate' prints the Secret with the new one; " +
-		"otherwise correct certificate-authority-data, or the address, in the kubeconfig",
-	Malformed:       "name the API server itself in the kubeconfig, not what stands in front of it",
-	Forbidden:       "grant what it refuses",
-	QuotaExceeded:   "raise the quota, or exempt what Fingerpost writes from it",
-	DeniedByPolicy:  "exempt what Fingerpost writes from the policy",
-	DeniedByWebhook: "exempt what Fingerpost writes from the webhook",
-	WebhookFails:    "see why the webhook does not answer, or set its failurePolicy to Ignore",
-	StorageFails:    "see the storage of the API server",
-	Overloaded:      "see what keeps the API server busy",
-	Slow:            "see what keeps the API server busy",
-	NamespaceEnds:   "see why the namespace is not deleted completely, if that lasts",
+var reasons = []ReasonInfo{
+	{
+		Unreachable, "there is no answer", "",
+		"see the network, firewalls, and the address in the kubeconfig; `fingerpost troubleshoot` tries each step",
+	},
+	{NotReady, "the API server reports that it is not ready, or answers with an error of its own", "", "see its state"},
+	{
+		Untrusted, "its certificate is not signed by the authority in the kubeconfig",
+		"if its authority was replaced, 'fingerpost link rotate' prints the Secret with the new one; " +
+			"otherwise correct certificate-authority-data, or the address, in the kubeconfig", "",
+	},
+	{
+		Unauthorized, "the API server refuses the token or certificate (401): it has expired, or was revoked",
+		"put new credentials into the Secret, as 'fingerpost link rotate' prints them", "",
+	},
+	{
+		Forbidden, "the account lacks a right", "grant what it refuses",
+		"the charts fingerpost and fingerpost-link have all that is needed",
+	},
+	{
+		Malformed, "a redirect, a compression that was not asked for, or an oversized response",
+		"name the API server itself in the kubeconfig, not what stands in front of it", "",
+	},
+	{
+		OverBudget, "it lists more than twice of what may be held of it", "",
+		"see [bounds of clusters](bounds.md#bounds-of-clusters)",
+	},
+	{
+		QuotaExceeded, "a ResourceQuota allows no more",
+		"raise the quota, or exempt what Fingerpost writes from it", "",
+	},
+	{
+		DeniedByPolicy, "an admission policy does not allow it",
+		"exempt what Fingerpost writes from the policy", "",
+	},
+	{DeniedByWebhook, "a webhook does not allow it", "exempt what Fingerpost writes from the webhook", ""},
+	{
+		WebhookFails, "a webhook that has to allow it does not answer",
+		"see why the webhook does not answer, or set its failurePolicy to Ignore", "",
+	},
+	{StorageFails, "what the API server keeps objects in fails", "see the storage of the API server", ""},
+	{Overloaded, "it takes no more requests at present (429)", "see what keeps the API server busy", ""},
+	{Slow, "nothing comes in time", "see what keeps the API server busy", ""},
+	{
+		NamespaceEnds, "the namespace is being deleted",
+		"see why the namespace is not deleted completely, if that lasts", "",
+	},
+	{
+		Conflicting, "another client writes the same object, again and again", "",
+		"see which one in `metadata.managedFields`",
+	},
+	{Invalid, "the API server does not take the object", "", "see the message"},
+	{Refused, "anything else that it has answered", "", "see the message"},
+}
+
+// Reasons returns what is known of each Reason.
+func Reasons() []ReasonInfo { return slices.Clone(reasons) }
+
+// Remedy returns what mends the cause of a Reason; empty if that depends.
+func (r Reason) Remedy() string {
+	i := slices.IndexFunc(reasons, func(info ReasonInfo) bool { return info.Reason == r })
+	if i < 0 {
+		return ""
+	}
+	return reasons[i].Remedy
 }

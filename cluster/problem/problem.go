@@ -3,7 +3,7 @@
 //
 // A [Problem] is made where its cause is known: package cluster has those of a cluster, links those of a Link, and
 // cmd/fingerpost/debug those of Services and of the process. What it is called, what to do, and which page of the docs
-// has more follows from its Class, in classes.go.
+// has more follows from its Class, in texts.go.
 package problem
 
 import (
@@ -63,11 +63,7 @@ func OfCluster(name string, class Class, severity Severity, text string) Problem
 
 // New returns a Problem of an object. The Class has its title, what to do, and where to read on.
 func New(object Object, class Class, severity Severity, text string) Problem {
-	known, found := classes[class]
-	if !found {
-		known = classes[ConditionFalse]
-	}
-
+	known := infoOf(class)
 	full := object.Name
 	if object.Namespace != "" {
 		full = object.Namespace + "/" + full
@@ -80,7 +76,7 @@ func New(object Object, class Class, severity Severity, text string) Problem {
 	return Problem{
 		Class: class, Reason: string(class), Severity: severity, Object: object, Text: text,
 		Title: fill.Replace(known.title), Remedy: fill.Replace(known.remedy),
-		Command: fill.Replace(known.command), Runbook: known.runbook,
+		Command: fill.Replace(known.command), Runbook: class.Runbook(),
 	}
 }
 

@@ -12,11 +12,16 @@ func TestProblem(t *testing.T) {
 	link := problem.Object{Kind: "Link", Namespace: "mesh", Name: "it's"}
 	skew := problem.OfCluster("west", problem.ClockSkew, problem.Warning, "its clock is off")
 	skew.Affected = "tokens depend on it"
-	all := []problem.Problem{skew, problem.New(link, "Other", problem.Urgent, "no")}
+	all := []problem.Problem{skew, problem.New(link, problem.Conflict, problem.Urgent, "no")}
 	problem.Sort(all)
 
-	if p := all[0]; p.Title != "Link mesh/it's: Other" || p.Command != `kubectl -n mesh describe link 'it'\''s'` {
+	if p := all[0]; p.Title != "Link mesh/it's: Conflict" || p.Command != `kubectl -n mesh describe link 'it'\''s'` ||
+		p.Runbook != "problems.md#conflict" {
 		t.Errorf("%+v", p)
+	}
+	if p := problem.New(link, "Newer", problem.Urgent, "no"); p.Title != "Link mesh/it's: Newer" ||
+		p.Runbook != "problems.md" {
+		t.Errorf("of a class that is not known: %+v", p)
 	}
 	if got := all[1].Message(); got != "its clock is off; tokens depend on it; synchronise both (NTP)" {
 		t.Error(got)

@@ -277,7 +277,7 @@ func TestFiveClusters(t *testing.T) {
 	f.network.Server("server-4").Cut(apitest.Silence)
 	b.Do("it follows", chromedp.WaitVisible("#cluster-west .Stale"))
 	for selector, want := range map[string]int{
-		"#verdict.bad": 1, "#problems li.bad": 1, "#problems li code": 1, `#problems a[href$="#fingerpostclusterstale"]`: 1,
+		"#verdict.bad": 1, "#problems li.bad": 1, "#problems li code": 1, `#problems a[href$="problems.md#stale"]`: 1,
 		"#clusters tbody tr:first-child#cluster-west": 1, "#map .away.bad circle": 1,
 	} {
 		if n := count(b, selector); n != want {

@@ -89,6 +89,28 @@ func TestDocs(t *testing.T) {
 	}
 }
 
+// Links of alerts and dashboards lead to headings.
+func TestLinksOfCharts(t *testing.T) {
+	url, found := regexp.MustCompile(docsURL+`([a-z/.-]+#[a-z-]+)`), 0
+	for _, pattern := range []string{"files/*.yaml", "dashboards/*.json"} {
+		paths, err := filepath.Glob(root + "/charts/fingerpost/" + pattern)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, path := range paths {
+			for _, match := range url.FindAllStringSubmatch(read(t, path), -1) {
+				found++
+				if !leads(t, root+"/docs/README.md", match[1]) {
+					t.Errorf("%s leads to %s, and there is no such heading", path, match[1])
+				}
+			}
+		}
+	}
+	if found < 60 {
+		t.Errorf("only %d links were found", found)
+	}
+}
+
 // leads reports whether a link of a page leads to a file, and its anchor to a heading.
 func leads(t *testing.T, page, link string) bool {
 	t.Helper()
@@ -110,13 +132,18 @@ func leads(t *testing.T, page, link string) bool {
 		return true
 	}
 	for _, heading := range regexp.MustCompile(`(?m)^#+ (.*)$`).FindAllStringSubmatch(read(t, to), -1) {
-		// As GitHub makes them: small letters, dashes for blanks, no punctuation.
-		slug := regexp.MustCompile(`[^\p{L}\p{N}_ -]`).ReplaceAllString(strings.ToLower(heading[1]), "")
-		if strings.ReplaceAll(slug, " ", "-") == anchor {
+		if slug(heading[1]) == anchor {
 			return true
 		}
 	}
 	return false
+}
+
+var punctuation = regexp.MustCompile(`[^\p{L}\p{N}_ -]`)
+
+// slug returns the anchor of a heading, as GitHub makes them: small letters, dashes for blanks, no punctuation.
+func slug(heading string) string {
+	return strings.ReplaceAll(punctuation.ReplaceAllString(strings.ToLower(heading), ""), " ", "-")
 }
 
 func read(t *testing.T, path string) string {

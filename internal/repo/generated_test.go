@@ -13,7 +13,12 @@ var update = flag.Bool("update", false, "write what is generated")
 // Generated pages are up to date; make generate writes them.
 func TestGenerated(t *testing.T) {
 	for path, want := range map[string]string{
-		root + "/docs/flags.md":         flagsPage(t),
+		root + "/docs/flags.md":    flagsPage(t),
+		root + "/docs/problems.md": problemsPage(t),
+		root + "/docs/checks.md":   withTables(t, "checks.md", map[string]string{"checks": checksTable(t)}),
+		root + "/docs/operations.md": withTables(t, "operations.md", map[string]string{
+			"conditions": conditionsTable(t), "alerts": alertsTable(t),
+		}),
 		root + "/docs/dependencies.txt": dependencies(t),
 	} {
 		if *update {
@@ -28,6 +33,23 @@ func TestGenerated(t *testing.T) {
 			t.Errorf("%s is out of date: run make generate", path)
 		}
 	}
+}
+
+// withTables returns a page with tables that are generated: each stands between two comments, of which the first has
+// its name.
+func withTables(t *testing.T, name string, tables map[string]string) string {
+	t.Helper()
+	page := read(t, root+"/docs/"+name)
+	for table, text := range tables {
+		begin, end := "<!-- generated: "+table+" -->\n\n", "\n<!-- end -->\n"
+		before, rest, found := strings.Cut(page, begin)
+		_, after, ended := strings.Cut(rest, end)
+		if !found || !ended {
+			t.Fatalf("docs/%s has no place for the table %s", name, table)
+		}
+		page = before + begin + text + end + after
+	}
+	return page
 }
 
 func flagsPage(t *testing.T) string {

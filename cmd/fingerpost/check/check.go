@@ -5,8 +5,8 @@
 // check.go has the command and its results, runner.go the runner, progress.go what it shows meanwhile, local.go
 // the checks of the local cluster, ways.go those of how clients reach replicas, replicas.go those of what replicas
 // report of clusters, links.go of Links, services.go of Services, and compare.go how replicas differ. Nothing is sent
-// to a linked cluster from here: replicas have the credentials, and report what they find. Each check has a heading in
-// docs/checks.md.
+// to a linked cluster from here: replicas have the credentials, and report what they find. subjects.go has what checks
+// are about, of which docs/checks.md has a table.
 package check
 
 import (
@@ -27,8 +27,10 @@ var ErrFailed = errors.New("a check has failed")
 // errInterrupted is the error of a report without failures that is not complete.
 var errInterrupted = errors.New("interrupted: not everything was checked")
 
-// hintsURL has a heading for each check.
-const hintsURL = "https://github.com/fingerpost/fingerpost/blob/main/docs/checks.md#"
+const (
+	docsURL  = "https://github.com/fingerpost/fingerpost/blob/main/docs/"
+	hintsURL = docsURL + "checks.md#" // has a heading for each check that no Problem fails
+)
 
 // The results of a check, as Linkerd names them.
 const (

@@ -155,8 +155,8 @@ func (e *environment) fleetChecks(known *knownReplicas) []check {
 	named := func(context.Context) error { return known.checkName(e.fleet.Name) }
 	linked := func(context.Context) error { return known.checkReads(e.fleet.Reads) }
 	return []check{
-		linkCategory.decided("it has the name that the fleet has for it", "a-cluster-has-its-name-in-the-fleet", named),
-		linkCategory.retried("all that it reads is linked", "all-that-a-cluster-reads-is-linked", linked),
+		fleetName.decided("it has the name that the fleet has for it", named),
+		fleetReads.retried("all that it reads is linked", linked),
 	}
 }
 

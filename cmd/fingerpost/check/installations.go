@@ -9,7 +9,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 
 	"github.com/fingerpost/fingerpost/cluster/apply"
-	"github.com/fingerpost/fingerpost/cluster/problem"
 )
 
 // maxForeignLeases is how many Leases are looked at, of which everybody may create some in a namespace of his own.
@@ -18,16 +17,16 @@ const maxForeignLeases = 500
 // installationChecks check which installations write in this cluster.
 func (e *environment) installationChecks(known *knownReplicas) []check {
 	return []check{
-		writerCategory.decided("no source is left to another installation", "no-source-is-left-to-another",
+		noSourceLeft.decided("no source is left to another installation",
 			known.checkLeftTo),
-		writerCategory.decided("every Lease of an installation counts", "every-lease-counts",
+		leasesCount.decided("every Lease of an installation counts",
 			e.asking(func(ctx context.Context) error { return e.checkForeignLeases(ctx, known) })),
 	}
 }
 
 // checkLeftTo reports clusters whose endpoints another installation writes into slices of the local one.
 func (k *knownReplicas) checkLeftTo(context.Context) error {
-	return k.checkProblems(func(p problem.Problem) bool { return p.Class == problem.LeftTo }, plainText)
+	return k.checkProblems(noSourceLeft.has, plainText)
 }
 
 // checkForeignLeases reports Leases that are marked as those of installations and count for nothing: each installation

@@ -39,16 +39,16 @@ func (k *knownReplicas) links() map[string]linkReports {
 // linkChecks check Links: as replicas report them, and as the API server has them.
 func (e *environment) linkChecks(known *knownReplicas) (checks []check) {
 	checks = append(checks,
-		linkCategory.decided("no Link was deleted with many others", "no-link-is-held", known.checkHeld),
-		linkCategory.decided("every cluster has its Link", "every-cluster-has-its-link", known.checkWithoutLink),
-		linkCategory.retried("every Link is read", "every-link-is-read", e.asking(func(ctx context.Context) error {
+		noLinkHeld.decided("no Link was deleted with many others", known.checkHeld),
+		hasLink.decided("every cluster has its Link", known.checkWithoutLink),
+		linksRead.retried("every Link is read", e.asking(func(ctx context.Context) error {
 			shown, err := e.listLinks(ctx)
 			if err != nil {
 				return err
 			}
 			return known.checkRead(shown)
 		})),
-		linkCategory.retried("Links show what replicas report", "links-show-what-replicas-report",
+		linksShown.retried("Links show what replicas report",
 			e.asking(func(ctx context.Context) error {
 				shown, err := e.listLinks(ctx)
 				if err != nil {
@@ -61,9 +61,9 @@ func (e *environment) linkChecks(known *knownReplicas) (checks []check) {
 	for _, name := range slices.Sorted(maps.Keys(all)) {
 		link := all[name][0].Page
 		checks = append(checks,
-			linkCategory.retried("all conditions of Link "+name+" are True", "conditions-of-a-link-are-true",
+			linkAsIs.retried("all conditions of Link "+name+" are True",
 				func(context.Context) error { return known.checkConditions(link) }),
-			linkCategory.retried("the Services that Link "+name+" selects are mirrored", "services-are-mirrored",
+			areMirrored.retried("the Services that Link "+name+" selects are mirrored",
 				func(context.Context) error { return known.checkMirrored(link, known.links()[name]) }))
 	}
 	return checks
@@ -98,7 +98,7 @@ func (k *knownReplicas) checkRead(shown []unstructured.Unstructured) error {
 
 // checkHeld reports Links that were deleted and whose clusters stay linked for a grace: most of them at once.
 func (k *knownReplicas) checkHeld(context.Context) error {
-	all := k.find(func(p problem.Problem) bool { return p.Class == problem.LinkDeleted })
+	all := k.find(noLinkHeld.has)
 	if len(all) == 0 {
 		return nil
 	}
@@ -109,13 +109,13 @@ func (k *knownReplicas) checkHeld(context.Context) error {
 	}
 	slices.Sort(names)
 	first := all[0].Page
-	return permanentErrorf("%s: deleted %s: %s",
-		strings.Join(firstOf(names), ", "), debug.Ago(first.Since, time.Now()), first.Message())
+	return failing{permanentErrorf("%s: deleted %s: %s",
+		strings.Join(firstOf(names), ", "), debug.Ago(first.Since, time.Now()), first.Message()), first.Class}
 }
 
 // checkWithoutLink reports clusters whose Link was deleted, perhaps, and whose labelled Secret was not.
 func (k *knownReplicas) checkWithoutLink(context.Context) error {
-	return k.checkProblems(func(p problem.Problem) bool { return p.Class == problem.SecretAlone }, plainText)
+	return k.checkProblems(hasLink.has, plainText)
 }
 
 // checkShown reports conditions of Links that differ from what all replicas report: no replica writes them. It does not
@@ -173,19 +173,14 @@ func contradiction(shown []metav1.Condition, reports linkReports) string {
 	return ""
 }
 
-// ofConditions are the classes of a cluster that no other check reports.
-var ofConditions = []problem.Class{
-	problem.OverBudget, problem.TooManySlices, problem.StillNeeded, problem.Unconfirmed, problem.Held,
-}
-
 // checkConditions returns what is wrong with a Link, and with its cluster as far as no other check has it. Without
 // Accepted and CredentialsValid the Link does not do its work; the others are warnings.
 func (k *knownReplicas) checkConditions(link links.LinkStatus) error {
 	return k.checkProblems(func(p problem.Problem) bool {
 		switch {
 		case p.Object.Kind == "Cluster":
-			return p.Cluster == link.Cluster && slices.Contains(ofConditions, p.Class)
-		case p.Class == problem.LinkDeleted, p.Class == problem.NotMirrored, p.Severity == problem.Information:
+			return p.Cluster == link.Cluster && linkAsIs.has(p)
+		case noLinkHeld.has(p), areMirrored.has(p), p.Severity == problem.Information:
 			return false
 		default:
 			return p.Object == problem.Object{Kind: "Link", Namespace: link.Namespace, Name: link.Name}
@@ -200,7 +195,7 @@ func (k *knownReplicas) checkMirrored(link links.LinkStatus, reports linkReports
 		return errSkipped // no replica mirrors Services, which the checks of writers report
 	}
 	return k.checkProblems(func(p problem.Problem) bool {
-		return p.Class == problem.NotMirrored &&
+		return areMirrored.has(p) &&
 			p.Object == problem.Object{Kind: "Link", Namespace: link.Namespace, Name: link.Name}
 	}, plainText)
 }

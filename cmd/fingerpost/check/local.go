@@ -63,16 +63,16 @@ func (e *environment) run(ctx context.Context, runner *runner, pre bool) {
 		}
 		return err
 	}
-	e.silent = !runner.must(ctx, localCategory.decided("the API server answers", "the-api-server-answers", connect))
+	e.silent = !runner.must(ctx, apiAnswers.decided("the API server answers", connect))
 	if e.silent && !goOn {
 		return
 	}
 
 	checks := []check{
-		localCategory.decided("its clock agrees with this one", "clocks-agree", e.asking(e.checkClock)),
-		localCategory.decided("Links are served at version "+cli.LinkVersion, "links-are-served",
+		clocksAgree.decided("its clock agrees with this one", e.asking(e.checkClock)),
+		linksServed.decided("Links are served at version "+cli.LinkVersion,
 			e.asking(e.checkLinkVersion)),
-		localCategory.decided("there is a namespace "+e.namespace+" for Leases", "there-is-a-namespace-for-leases",
+		leaseNamespace.decided("there is a namespace "+e.namespace+" for Leases",
 			e.asking(func(ctx context.Context) error { return e.checkNamespace(ctx, pre) })),
 	}
 	if pre {
@@ -217,7 +217,7 @@ func (e *environment) installChecks(resources []string, required bool) (checks [
 			}
 		}
 
-		checks = append(checks, installCategory.decided("you may create "+resource, "you-may-install", run))
+		checks = append(checks, mayInstall.decided("you may create "+resource, run))
 	}
 	return checks
 }
@@ -240,7 +240,7 @@ func (e *environment) leaseChecks(known *knownReplicas) (checks []check) {
 			return checkHolder(lease, err, known.leaseUse(name), time.Now())
 		})
 		checks = append(checks,
-			writerCategory.retried("the Lease "+name+" in this cluster has a holder", "a-lease-has-a-holder", run))
+			leaseHeld.retried("the Lease "+name+" in this cluster has a holder", run))
 	}
 
 	return checks

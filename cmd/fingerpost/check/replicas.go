@@ -81,7 +81,7 @@ func (k *knownReplicas) suffix(replica string) string {
 func (e *environment) checkReplicas(ctx context.Context, runner *runner) *knownReplicas {
 	known := &knownReplicas{}
 	open := func(context.Context) error { return e.openReplicas(ctx, known) }
-	if !runner.must(ctx, replicaCategory.retried("replicas are ready", "replicas-are-ready", open)) {
+	if !runner.must(ctx, replicasReady.retried("replicas are ready", open)) {
 		return known
 	}
 
@@ -99,7 +99,7 @@ func (e *environment) checkReplicas(ctx context.Context, runner *runner) *knownR
 			}
 			return err
 		}
-		checks = append(checks, replicaCategory.decided(replica.Name+" answers", "replicas-are-ready", ask))
+		checks = append(checks, replicasReady.decided(replica.Name+" answers", ask))
 	}
 
 	runner.run(ctx, checks...)
@@ -143,7 +143,7 @@ func (e *environment) openReplicas(ctx context.Context, known *knownReplicas) er
 // versionChecks compare the versions of the replicas that respond, and that of this command.
 func (e *environment) versionChecks(known *knownReplicas) []check {
 	return []check{
-		replicaCategory.decided("replicas have one version", "versions-agree", func(ctx context.Context) error {
+		versionsAgree.decided("replicas have one version", func(ctx context.Context) error {
 			pages, _ := cli.FetchAll[debug.VersionPage](ctx, known.all, "/debug/version")
 			if len(pages) == 0 {
 				return errSkipped // which other checks report, or the version is too old to report itself
@@ -177,16 +177,14 @@ func checkVersions(pages []cli.Response[debug.VersionPage], own string) error {
 // replicaChecks check each replica that responds, and compare it with the first one.
 func (k *knownReplicas) replicaChecks() []check {
 	checks := []check{
-		replicaCategory.retried("the last state of each cluster can be saved", "state-can-be-saved",
-			k.ofReplica(problem.NotSaved)),
-		replicaCategory.retried("other replicas hand over what they know", "state-can-be-saved",
-			k.ofReplica(problem.PeersRefuse)),
-		replicaCategory.retried("all files can be read", "files-can-be-read", k.ofReplica(problem.Unreadable)),
+		stateSaved.retried("the last state of each cluster can be saved", k.ofReplica(stateSaved)),
+		handOver.retried("other replicas hand over what they know", k.ofReplica(handOver)),
+		filesRead.retried("all files can be read", k.ofReplica(filesRead)),
 	}
 
 	for i := 1; i < len(k.all); i++ {
 		pair := []cli.Replica{k.all[0], k.all[i]}
-		agrees := replicaCategory.retried(pair[1].Name+" agrees with "+pair[0].Name, "replicas-agree",
+		agrees := replicasAgree.retried(pair[1].Name+" agrees with "+pair[0].Name,
 			func(ctx context.Context) error { return compareReplicas(ctx, pair) })
 		agrees.takes = settle
 		checks = append(checks, agrees)
@@ -194,11 +192,9 @@ func (k *knownReplicas) replicaChecks() []check {
 	return checks
 }
 
-// ofReplica returns a check of what replicas report of themselves, as far as it is of a class.
-func (k *knownReplicas) ofReplica(class problem.Class) func(context.Context) error {
-	return func(context.Context) error {
-		return k.checkProblems(func(p problem.Problem) bool { return p.Class == class }, replicaText)
-	}
+// ofReplica returns a check of a subject, in what replicas report of themselves.
+func (k *knownReplicas) ofReplica(s subject) func(context.Context) error {
+	return func(context.Context) error { return k.checkProblems(s.has, replicaText) }
 }
 
 // names returns the names of all clusters, sorted.
@@ -217,9 +213,6 @@ var lasting = []problem.Class{
 	problem.Expired, problem.ExpiresSoon, problem.Forbidden, problem.ReadOnly, problem.LeftTo, problem.SecretAlone,
 	problem.LinkDeleted,
 }
-
-// unwritten are the classes of what is not written.
-var unwritten = []problem.Class{problem.ReadOnly, problem.Incomplete, problem.NotWritten}
 
 // A match decides which Problems a check reports.
 type match func(problem.Problem) bool
@@ -246,7 +239,8 @@ func (k *knownReplicas) find(matches match) (all []cli.Response[problem.Problem]
 func (k *knownReplicas) checkProblems(matches match, text func(p problem.Problem, suffix string) string) error {
 	var lines []string
 	urgent, lasts := false, true
-	for _, r := range k.find(matches) {
+	found := k.find(matches)
+	for _, r := range found {
 		lines = append(lines, text(r.Page, k.suffix(r.Replica)))
 		urgent = urgent || r.Page.IsUrgent()
 		lasts = lasts && slices.Contains(lasting, r.Page.Class)
@@ -262,7 +256,7 @@ func (k *knownReplicas) checkProblems(matches match, text func(p problem.Problem
 	if lasts {
 		err = permanent{err}
 	}
-	return err
+	return failing{err, found[0].Page.Class}
 }
 
 // replicaText renders a Problem with the replica that reports it.
@@ -283,9 +277,9 @@ func contactText(p problem.Problem, suffix string) string {
 	return fmt.Sprintf("it is %s%s, last contact %s: %s", p.Class, suffix, last, p.Message())
 }
 
-// ofCluster returns a check of what is reported of a cluster, as far as it is of some classes. It does not apply to one
-// that was unlinked meanwhile.
-func (k *knownReplicas) ofCluster(name string, classes ...problem.Class) func(context.Context) error {
+// ofCluster returns a check of a subject, in what is reported of a cluster. It does not apply to one that was unlinked
+// meanwhile.
+func (k *knownReplicas) ofCluster(name string, about subject) func(context.Context) error {
 	return func(context.Context) error {
 		if !slices.Contains(k.names(), name) {
 			return errSkipped
@@ -299,7 +293,7 @@ func (k *knownReplicas) ofCluster(name string, classes ...problem.Class) func(co
 		}
 		return k.checkProblems(func(p problem.Problem) bool {
 			isReported := p.Class == problem.Requests && p.Repeats // with the objects that they are about
-			return p.Object.Kind == "Cluster" && p.Cluster == name && slices.Contains(classes, p.Class) && !isReported
+			return p.Object.Kind == "Cluster" && p.Cluster == name && about.has(p) && !isReported
 		}, text)
 	}
 }
@@ -308,18 +302,11 @@ func (k *knownReplicas) ofCluster(name string, classes ...problem.Class) func(co
 func (k *knownReplicas) clusterChecks() (checks []check) {
 	for _, name := range k.names() {
 		checks = append(checks,
-			clusterCategory.retried(name+" is in contact"+k.drainText(name), "a-cluster-is-in-contact",
-				k.ofCluster(name, problem.Connecting, problem.Suspect, problem.Stale, problem.NotRestored)),
-			clusterCategory.retried("the newest credentials of "+name+" work", "credentials-work",
-				k.ofCluster(name, problem.Credentials, problem.Expired, problem.ExpiresSoon)),
-			clusterCategory.retried(
-				"all required resources in "+name+" are readable", "required-resources-are-readable",
-				k.ofCluster(name, problem.Forbidden)),
-			clusterCategory.retried(name+" does what it is asked for", "requests-are-served",
-				k.ofCluster(name, problem.Requests)),
-			clusterCategory.decided(name+" has the expected identity", "a-cluster-has-the-expected-identity",
-				k.ofCluster(name, problem.SameCluster, problem.OtherDomain, problem.OtherAnchors, problem.AnchorsExpire,
-					problem.Overlapping, problem.ClockSkew)))
+			inContact.retried(name+" is in contact"+k.drainText(name), k.ofCluster(name, inContact)),
+			credentialsWork.retried("the newest credentials of "+name+" work", k.ofCluster(name, credentialsWork)),
+			kindsReadable.retried("all required resources in "+name+" are readable", k.ofCluster(name, kindsReadable)),
+			requestsServed.retried(name+" does what it is asked for", k.ofCluster(name, requestsServed)),
+			hasIdentity.decided(name+" has the expected identity", k.ofCluster(name, hasIdentity)))
 	}
 	return checks
 }
@@ -337,8 +324,7 @@ func (k *knownReplicas) drainText(name string) string {
 // writerChecks check what keeps replicas from writing in each cluster.
 func (k *knownReplicas) writerChecks() (checks []check) {
 	for _, name := range k.names() {
-		checks = append(checks, writerCategory.retried("Fingerpost can write to "+name,
-			"fingerpost-can-write", k.checkWriting(name)))
+		checks = append(checks, canWrite.retried("Fingerpost can write to "+name, k.checkWriting(name)))
 	}
 	return checks
 }
@@ -348,8 +334,7 @@ func (k *knownReplicas) writerChecks() (checks []check) {
 func (k *knownReplicas) checkWriting(name string) func(context.Context) error {
 	return func(context.Context) error {
 		err := k.checkProblems(func(p problem.Problem) bool {
-			return p.Cluster == name && p.Severity != problem.Information &&
-				slices.Contains(unwritten, p.Class)
+			return p.Cluster == name && p.Severity != problem.Information && canWrite.has(p)
 		}, replicaText)
 		writes := func(c debug.ClusterEntry) bool {
 			return c.Name == name && c.State == federation.Live &&

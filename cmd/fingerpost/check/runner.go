@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/fingerpost/fingerpost/cluster/api"
+	"github.com/fingerpost/fingerpost/cluster/problem"
 	"github.com/fingerpost/fingerpost/cmd/fingerpost/cli"
 )
 
@@ -25,16 +26,6 @@ const (
 	linkCategory    category = "fingerpost-links"
 	serviceCategory category = "fingerpost-services"
 )
-
-// decided returns a check whose first result counts.
-func (c category) decided(description, anchor string, run func(context.Context) error) check {
-	return check{category: c, description: description, anchor: anchor, run: run}
-}
-
-// retried returns a check that may pass later by itself.
-func (c category) retried(description, anchor string, run func(context.Context) error) check {
-	return check{category: c, description: description, anchor: anchor, retry: true, run: run}
-}
 
 // A check is one condition that should hold.
 type check struct {
@@ -64,6 +55,14 @@ func permanentWarningf(format string, args ...any) error { return permanent{warn
 type detail string
 
 func (d detail) Error() string { return string(d) }
+
+// A failing error is that of a check which some Problems fail, the first of which has a class.
+type failing struct {
+	error
+	class problem.Class
+}
+
+func (f failing) Unwrap() error { return f.error }
 
 func isWarning(err error) bool {
 	_, is := errors.AsType[warning](err)
@@ -270,7 +269,7 @@ func (r *runner) add(check check, err error) {
 	}
 
 	if err != nil {
-		result.Error, result.Hint = oneLine(err), hintsURL+check.anchor
+		result.Error, result.Hint = oneLine(err), hintFor(check, err)
 	}
 
 	name := string(check.category)
@@ -282,6 +281,14 @@ func (r *runner) add(check check, err error) {
 	in := r.report.Categories[i]
 	in.Checks = append(in.Checks, result)
 	r.printResult(check.category, result, err)
+}
+
+// hintFor returns where to read on about a check that did not succeed.
+func hintFor(c check, err error) string {
+	if f, is := errors.AsType[failing](err); is {
+		return docsURL + f.class.Runbook()
+	}
+	return hintsURL + c.anchor
 }
 
 func (r *runner) printResult(of category, result checkResult, err error) {

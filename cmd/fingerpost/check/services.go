@@ -1,6 +1,7 @@
 package check
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -46,12 +47,10 @@ func mergeProblems(pages []cli.Response[debug.ProblemsPage]) (all debug.Problems
 
 // serviceChecks check mirrored and federated Services, and the annotations of all.
 func (k *knownReplicas) serviceChecks() []check {
-	of := func(
-		description, anchor string, result func(string) error, reasons ...problem.Class,
-	) check {
-		return serviceCategory.retried(description, anchor, func(context.Context) error {
-			if text := k.problemText(reasons); text != "" {
-				return result(text)
+	of := func(s subject, description string, result func(string) error) check {
+		return s.retried(description, func(context.Context) error {
+			if text, class := k.problemText(s); text != "" {
+				return failing{result(text), class}
 			}
 			return nil
 		})
@@ -60,28 +59,30 @@ func (k *knownReplicas) serviceChecks() []check {
 	fails := errors.New
 	warns := func(text string) error { return permanentWarningf("%s", text) }
 	return []check{
-		of("no mirrored or federated Service is malformed", "no-service-is-malformed", fails, problem.Malformed),
-		of("every mirrored and federated Service has a ready endpoint", "a-service-has-a-ready-endpoint", fails,
-			problem.NoneReady),
-		of("the clusters of all members are linked", "the-clusters-of-members-are-linked", fails, problem.NotLinked),
-		of("every member exists and has the ports of its Service", "a-member-has-the-ports", warns,
-			problem.NoService, problem.NoPort),
-		of("annotations of Services are valid", "annotations-are-valid", warns,
-			problem.InvalidAnnotation, problem.UnknownCluster, problem.UnknownRegion),
+		of(notMalformed, "no mirrored or federated Service is malformed", fails),
+		of(hasReady, "every mirrored and federated Service has a ready endpoint", fails),
+		of(membersLinked, "the clusters of all members are linked", fails),
+		of(membersExist, "every member exists and has the ports of its Service", warns),
+		of(annotations, "annotations of Services are valid", warns),
 	}
 }
 
-// problemText returns a line for each Service with a problem of these reasons; empty for none.
-func (k *knownReplicas) problemText(reasons []problem.Class) string {
+// problemText returns a line for each Service with a Problem that fails a subject, and the class of the first one;
+// empty for none.
+func (k *knownReplicas) problemText(s subject) (text string, first problem.Class) {
 	var lines []string
+
 	for _, p := range k.problems {
-		if slices.Contains(reasons, p.Reason) {
-			clients := ""
-			if p.Streams > 0 {
-				clients = fmt.Sprintf(" (%s)", words.Count(p.Streams, "stream"))
-			}
-			lines = append(lines, fmt.Sprintf("%s%s: %s", p.Service, clients, p.Message))
+		if !slices.Contains(s.info().classes, p.Reason) {
+			continue
 		}
+		first = cmp.Or(first, p.Reason)
+
+		clients := ""
+		if p.Streams > 0 {
+			clients = fmt.Sprintf(" (%s)", words.Count(p.Streams, "stream"))
+		}
+		lines = append(lines, fmt.Sprintf("%s%s: %s", p.Service, clients, p.Message))
 	}
-	return strings.Join(firstOf(lines), "\n")
+	return strings.Join(firstOf(lines), "\n"), first
 }

@@ -26,7 +26,7 @@ func (e *environment) wayChecks(known *knownReplicas) (checks []check) {
 			}
 			return err
 		}
-		answers := replicaCategory.decided(way.Name+" answers proxies", "replicas-answer-proxies", ask)
+		answers := answerProxies.decided(way.Name+" answers proxies", ask)
 		answers.takes = cli.AnswerTimeout
 		checks = append(checks, answers)
 	}
@@ -38,7 +38,7 @@ func (e *environment) wayChecks(known *knownReplicas) (checks []check) {
 		}
 		leads := func(ctx context.Context) error { return e.checkServiceOf(ctx, pod, number) }
 		checks = append(checks,
-			replicaCategory.retried("a Service leads to "+replica.Name, "replicas-answer-proxies", leads))
+			answerProxies.retried("a Service leads to "+replica.Name, leads))
 	}
 	return checks
 }

@@ -144,7 +144,7 @@ func TestSkippedWithReason(t *testing.T) {
 	var out bytes.Buffer
 	r := newRunner(0, time.Second)
 	r.to = &out
-	r.run(t.Context(), replicaCategory.decided("a", "b", func(context.Context) error { return skipped{"so"} }))
+	r.run(t.Context(), answerProxies.decided("a", func(context.Context) error { return skipped{"so"} }))
 	if got := out.String(); got != "fingerpost-replicas\n-------------------\n– a\n    skipped: so\n" ||
 		len(r.report.Categories) > 0 || !r.report.Success || !errors.Is(skipped{}, errSkipped) {
 		t.Errorf("%s%+v", got, r.report)
