@@ -31,7 +31,7 @@ const openShift = `helm install fingerpost charts/fingerpost -n fingerpost --cre
 // endless are the commands that do not end by themselves, and what a reader sees before going on to the next one. They
 // run until the end of their page's section.
 var endless = []struct{ page, command, until string }{
-	{readme, "bin/fingerpost serve ", "Cluster is Live"},
+	{readme, "bin/fingerpost serve ", "Ready"},
 	{link, "fingerpost endpoints web-federated.shop:8080 --watch ", "+"},
 }
 

@@ -45,7 +45,7 @@ const endGrace = 10 * time.Second
 // newProcess returns a Process without Parts.
 func newProcess(log logr.Logger, version string, listen server.ListenFunc, window time.Duration) *Process {
 	p := &Process{
-		Metrics: server.NewMetrics(version), Ready: &server.Readiness{},
+		Metrics: server.NewMetrics(version), Ready: &server.Readiness{Log: log.WithName("ready")},
 		log: log, listen: listen, window: window, closed: server.ClosedConnections(),
 	}
 	p.Metrics.MustRegister(p.closed)

@@ -6,6 +6,7 @@ import (
 	"reflect"
 	"time"
 
+	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
 
 	fedwatch "github.com/fingerpost/fingerpost/federation/watch"
@@ -38,6 +39,8 @@ func Reached(name string, value *fedwatch.Value[bool]) Condition {
 // of each of its services) report the same value. A process becomes ready once: when all Conditions are there, or have
 // been waited for. It stays ready until it stops, whatever becomes of them.
 type Readiness struct {
+	Log logr.Logger // gets a line when the process is ready
+
 	conditions []Condition
 	followers  []func(ready bool)
 	ready      fedwatch.Value[bool]
@@ -85,6 +88,7 @@ func (r *Readiness) Report() (ready bool, missing []string) {
 // Start watches what readiness depends on until ctx ends, when the process is no longer ready.
 func (r *Readiness) Start(ctx context.Context) error {
 	defer r.setReady(false)
+	began := time.Now()
 	var waiting time.Time // since when nothing is waited for Forever
 	limit := time.NewTimer(0)
 	defer limit.Stop()
@@ -98,6 +102,7 @@ func (r *Readiness) Start(ctx context.Context) error {
 			left := time.Until(waiting.Add(patience))
 			if left <= 0 {
 				r.setReady(true)
+				r.Log.Info("Ready", "after", time.Since(began).Round(time.Millisecond).String())
 				<-ctx.Done()
 				return nil
 			}
