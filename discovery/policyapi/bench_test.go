@@ -22,8 +22,12 @@ func BenchmarkOutbound(b *testing.B) {
 		}
 		for j := range 5 {
 			route.Rules = append(route.Rules, rules.Rule{
-				Matches:  []rules.Match{{Path: rules.PathMatch{Type: rules.PathPrefix, Text: fmt.Sprint("/", i, "/", j)}}},
-				Backends: []rules.Backend{{Reference: web, Port: 80, Weight: 90}, {Reference: api, Port: 80, Weight: 10}},
+				Matches: []rules.Match{{
+					Path: rules.PathMatch{Type: rules.PathPrefix, Text: fmt.Sprint("/", i, "/", j)},
+				}},
+				Backends: []rules.Backend{
+					{Reference: web, Port: 80, Weight: 90}, {Reference: api, Port: 80, Weight: 10},
+				},
 			})
 		}
 		routes = append(routes, route)

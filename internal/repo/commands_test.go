@@ -154,8 +154,8 @@ func TestCommands(t *testing.T) {
 	}
 }
 
-// A fleet takes as many commands as the page names, whatever a loop repeats counted each time: those before the sentence
-// are all that there are.
+// A fleet takes as many commands as the page names, whatever a loop repeats counted each time: those before the
+// sentence are all that there are.
 func TestFleetCommands(t *testing.T) {
 	const clusters, most = 20, 45
 	_, section, _ := strings.Cut(read(t, root+"/docs/fleets.md"), "\n## A fleet is a file\n")

@@ -444,8 +444,9 @@ var leaveOutClosedStreams = sync.OnceFunc(func() {
 	utilruntime.ErrorHandlers = withoutClosedStreams(utilruntime.ErrorHandlers)
 })
 
-// withoutClosedStreams returns handlers that leave out what a command is not interested in: that client-go had bytes left
-// to copy when the command had its answer and closed the port. Why a port leads nowhere, client-go reports otherwise.
+// withoutClosedStreams returns handlers that leave out what a command is not interested in: that client-go had bytes
+// left to copy when the command had its answer and closed the port. Why a port leads nowhere, client-go reports
+// otherwise.
 func withoutClosedStreams(handlers []utilruntime.ErrorHandler) []utilruntime.ErrorHandler {
 	filtered := make([]utilruntime.ErrorHandler, 0, len(handlers))
 	for _, handle := range handlers {
