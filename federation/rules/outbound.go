@@ -391,7 +391,7 @@ func unsupportedOutbound(kind Kind, filters []Filter) string {
 		return text
 	}
 	if kind == KindGRPCRoute && slices.ContainsFunc(filters, func(f Filter) bool { return f.ResponseHeaders != nil }) {
-		return "ResponseHeaderModifier is not supported on a GRPCRoute"
+		return "ResponseHeaderModifier is not supported on GRPCRoutes"
 	}
 	return ""
 }

@@ -116,7 +116,7 @@ func TestOutboundOfService(t *testing.T) {
 				return r
 			}()),
 			want: "Grpc Service/shop/web:8080\nGRPCRoute/shop/a {fails forbidden=false " +
-				"ResponseHeaderModifier is not supported on a GRPCRoute, -> web.shop.svc.cluster.local:8080}",
+				"ResponseHeaderModifier is not supported on GRPCRoutes, -> web.shop.svc.cluster.local:8080}",
 		},
 		"PR58 of bytes": {
 			target: webTarget(func() *Route {
