@@ -42,9 +42,14 @@ func (n *newest[T]) step(now time.Time) error {
 	if n.sent == nil && !n.stream.Room(now) {
 		return nil
 	}
+
 	level, known, err := n.latest.Load(now, n.sent)
 	if err != nil || !known {
 		return err
+	}
+
+	if n.sent != nil {
+		n.stream.ResumeHeartbeat(now, n.sent)
 	}
 	if n.sent != nil && level == n.level {
 		return nil

@@ -248,6 +248,16 @@ func (s *Stream) SetHeartbeat(h Heartbeat) {
 	}
 }
 
+// PauseHeartbeat has no heartbeat sent until the next message is, or ResumeHeartbeat is called.
+func (s *Stream) PauseHeartbeat() { s.heartbeat.Frame = nil }
+
+// ResumeHeartbeat has a message that was sent be the heartbeat again, if none is.
+func (s *Stream) ResumeHeartbeat(now time.Time, f *Frame) {
+	if s.heartbeat.Frame == nil {
+		s.heartbeat.Frame, s.beat = f, now.Add(jitter(s.heartbeat.Idle))
+	}
+}
+
 // beatIfDue sends a heartbeat if one is due.
 func (s *Stream) beatIfDue(now time.Time) error {
 	if s.heartbeat.Frame == nil {

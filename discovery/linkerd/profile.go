@@ -28,7 +28,7 @@ type profileStream struct {
 
 	home            *federation.Watch // of no Service: it shows whether the local cluster was synced
 	service         serviceWatch
-	address         tableWatch[netip.Addr, *federation.Address]
+	address         watch.Lookup[netip.Addr, *federation.Address]
 	primary, backup profileWatch
 
 	sent    *serving.Frame // to the client; nil for nothing
@@ -71,9 +71,9 @@ func (s *Server) newProfileStream(
 	l.home = store.Watch(federation.Ref{Cluster: s.config.Cluster})
 	l.home.Add(bell)
 	l.service = serviceWatch{store: store, cluster: s.config.Cluster, bell: bell}
-	l.address = tableWatch[netip.Addr, *federation.Address]{table: store.Addresses.In(s.config.Cluster), bell: bell}
-	profiles := tableWatch[federation.Service, *profile.Profile]{table: store.Profiles.In(s.config.Cluster), bell: bell}
-	l.primary = profileWatch{followers: s.followers, tableWatch: profiles}
+	l.address = watch.NewLookup(store.Addresses.In(s.config.Cluster), bell)
+	profiles := watch.NewLookup(store.Profiles.In(s.config.Cluster), bell)
+	l.primary = profileWatch{followers: s.followers, Lookup: profiles}
 	l.backup = l.primary
 	return l
 }
@@ -82,7 +82,7 @@ func (l *profileStream) close() {
 	l.setSubject(subject{})
 	l.home.Close()
 	l.service.close()
-	l.address.close()
+	l.address.Close()
 	l.primary.close()
 	l.backup.close()
 	l.Close()
@@ -117,7 +117,7 @@ func (l *profileStream) find(now time.Time) (level profileLevel, known bool, err
 
 	name := l.asked.Service
 	if l.asked.ip.IsValid() {
-		a := l.address.valueOf(l.asked.ip)
+		a := l.address.Of(l.asked.ip)
 		switch {
 		case a == nil || len(a.Services) == 0:
 			return l.resident(a)
@@ -218,7 +218,7 @@ func (l *profileStream) instance(now time.Time, name federation.Service) (level 
 	}
 
 	who := federation.Resident{Workload: e.Workload}
-	if pending(l.address.valueOf(e.Addr), e.Workload) {
+	if pending(l.address.Of(e.Addr), e.Workload) {
 		who = federation.Resident{}
 	}
 	return l.workload(e.Addr, who), true, nil
@@ -389,45 +389,20 @@ func reference(group, kind, namespace, name string, port uint16) *metapb.Metadat
 	}}
 }
 
-// tableWatch watches one key of a Table, the one that was asked for last.
-type tableWatch[K comparable, V any] struct {
-	table watch.Reader[K, V]
-	bell  *watch.Bell
-	key   K
-	watch *watch.Watch[K, V]
-}
-
-func (w *tableWatch[K, V]) valueOf(k K) V {
-	if w.watch == nil || w.key != k {
-		w.close()
-		w.key, w.watch = k, w.table.Watch(k)
-		w.watch.Add(w.bell)
-	}
-	v, _, _ := w.watch.Load()
-	return v
-}
-
-func (w *tableWatch[K, V]) close() {
-	if w.watch != nil {
-		w.watch.Close()
-		w.watch = nil
-	}
-}
-
-// profileWatch watches one ServiceProfile, likewise, and is counted as one of its followers.
+// profileWatch watches one ServiceProfile, the one that was asked for last, and is counted as one of its followers.
 type profileWatch struct {
-	tableWatch[federation.Service, *profile.Profile]
+	watch.Lookup[federation.Service, *profile.Profile]
 	followers *profileFollowers
 	seen      *profile.Profile
 }
 
 func (w *profileWatch) valueOf(name federation.Service) *profile.Profile {
-	if w.watch == nil || w.key != name {
+	if !w.Watches(name) {
 		w.close()
 		w.followers.follow(name)
 		w.seen = nil
 	}
-	p := w.tableWatch.valueOf(name)
+	p := w.Of(name)
 	if p != w.seen {
 		w.seen = p
 		w.followers.noteUpdate(name)
@@ -436,13 +411,13 @@ func (w *profileWatch) valueOf(name federation.Service) *profile.Profile {
 }
 
 func (w *profileWatch) close() {
-	if w.watch != nil {
-		w.followers.unfollow(w.key)
-		w.tableWatch.close()
+	if name, watches := w.Key(); watches {
+		w.followers.unfollow(name)
+		w.Close()
 	}
 }
 
-// serviceWatch watches one Service, likewise: its Declaration, or all of it.
+// serviceWatch watches one Service, the one that was asked for last: its Declaration, or all of it.
 type serviceWatch struct {
 	store   *federation.Store
 	cluster federation.Cluster

@@ -1,5 +1,5 @@
-// Package policyapi has the messages of Linkerd's Policy API: how a client reaches a target (OutboundPolicies), and
-// what comes in at a port of a workload (InboundServerPolicies).
+// Package policyapi serves Linkerd's Policy API: how a client reaches a target (OutboundPolicies), and what comes in at
+// a port of a workload (InboundServerPolicies).
 //
 // An answer is computed by federation/rules and encoded here, once for all who ask the same. Encoding decides nothing:
 // each part of an answer has one form in a message. What it keeps true is that a proxy takes every message: each

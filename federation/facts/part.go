@@ -43,6 +43,9 @@ func (p *Part[K, V]) All() iter.Seq2[K, V] { return p.values.All() }
 // when that has changed. Before, a key without a value is not known to have none.
 func (p *Part[K, V]) Synced() (bool, <-chan struct{}) { return p.synced.Load() }
 
+// AddToSynced rings a bell when what Synced reports has changed, until remove is called.
+func (p *Part[K, V]) AddToSynced(bell *watch.Bell) (remove func()) { return p.synced.Add(bell) }
+
 // begin lets a Writer take the place of the one before, if the cluster is linked.
 func (p *Part[K, V]) begin(writer *Writer[K, V]) {
 	p.mu.Lock()

@@ -5,12 +5,14 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 )
 
 // A Target is what clients send to, and all that is asked of that: a Service, which need not exist, or an
 // EgressNetwork. It is immutable.
 type Target struct {
 	Reference
+	Created  time.Time     // zero: unknown
 	Exists   bool          // whether there is such a Service
 	Ports    []ServicePort // of a Service
 	Settings Settings

@@ -56,7 +56,7 @@ cluster/api -> federation federation/watch internal/words
 cluster/apitest ->
 
 discovery/linkerd -> discovery serving federation federation/profile federation/watch
-discovery/policyapi -> federation/rules
+discovery/policyapi -> federation federation/rules federation/watch serving
 discovery -> serving federation federation/policy federation/watch
 discovery/proxy ->
 discovery/proxy/policy ->
@@ -71,7 +71,7 @@ federation/facts -> federation/watch
 federation/policy ->
 federation/policy/policytest ->
 federation/profile ->
-federation/rules -> federation
+federation/rules -> federation federation/facts federation/watch
 federation/watch ->
 
 internal/repo ->

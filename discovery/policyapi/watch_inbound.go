@@ -1,0 +1,119 @@
+package policyapi
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	pb "github.com/linkerd/linkerd2-proxy-api/go/inbound"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/fingerpost/fingerpost/federation/rules"
+	"github.com/fingerpost/fingerpost/federation/watch"
+	"github.com/fingerpost/fingerpost/serving"
+)
+
+// An inboundLevel is everything that a message to the proxy of a server depends on.
+type inboundLevel struct {
+	workload *rules.Workload
+	servers  *rules.NamespaceServers // nil: none
+	port     uint16
+}
+
+func (s *Server) encodeInbound(level inboundLevel) (f *serving.Frame, refers int) {
+	return newFrame(EncodeInbound(s.inbound(level)))
+}
+
+func (s *Server) inbound(level inboundLevel) *rules.Inbound {
+	var servers []*rules.ServerRules
+	if level.servers != nil {
+		servers = level.servers.All
+	}
+	return s.options.Inbound(level.workload, servers, level.port)
+}
+
+// An inboundStream is one WatchPort stream. It belongs to the stream's goroutine.
+type inboundStream struct {
+	*serving.Stream
+	server   *Server
+	asked    rules.WorkloadRef
+	port     uint16
+	workload watch.Lookup[rules.WorkloadRef, *rules.Workload]
+	servers  watch.Lookup[string, *rules.NamespaceServers]
+}
+
+// GetPort returns the policy of a port as it is now.
+func (s *Server) GetPort(ctx context.Context, spec *pb.PortSpec) (*pb.Server, error) {
+	asked, port, err := parseSpec(spec)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.await(ctx); err != nil {
+		return nil, err
+	}
+
+	workload, found := s.levels.Workloads.Get(asked)
+	if !found {
+		return nil, notFound(asked)
+	}
+	servers, _ := s.levels.Servers.Get(asked.Namespace)
+	return EncodeInbound(s.inbound(inboundLevel{workload, servers, port})), nil
+}
+
+// WatchPort streams the policy of a port. It ends with OK when the workload is gone.
+func (s *Server) WatchPort(spec *pb.PortSpec, sink pb.InboundServerPolicies_WatchPortServer) error {
+	asked, port, err := parseSpec(spec)
+	if err != nil {
+		return err
+	}
+
+	path := fmt.Sprintf("%s/%s:%d", asked.Namespace, asked.Name, port)
+	client := serving.Client{Namespace: asked.Namespace, Pod: asked.Name}
+	stream := s.on.Open(sink, "WatchPort", path, client)
+	defer stream.Close()
+
+	remove := s.levels.AddToListed(stream.Bell())
+	defer remove()
+	l := &inboundStream{
+		Stream: stream, server: s, asked: asked, port: port,
+		workload: watch.NewLookup(s.levels.Workloads, stream.Bell()),
+		servers:  watch.NewLookup(s.levels.Servers, stream.Bell()),
+	}
+	defer l.workload.Close()
+	defer l.servers.Close()
+	return ended(serving.Latest[inboundLevel]{Load: l.load, Encode: s.encodeInbound, Idle: idle}.Serve(stream))
+}
+
+func (l *inboundStream) load(now time.Time, sent *serving.Frame) (level inboundLevel, known bool, err error) {
+	if is, err := l.server.isListed(l.Stream, now); !is {
+		return level, false, err
+	}
+
+	workload := l.workload.Of(l.asked)
+	switch {
+	case workload != nil:
+	case sent == nil:
+		return level, false, notFound(l.asked)
+	default:
+		return level, false, errEnded
+	}
+	return inboundLevel{workload, l.servers.Of(l.asked.Namespace), l.port}, true, nil
+}
+
+func parseSpec(spec *pb.PortSpec) (asked rules.WorkloadRef, port uint16, err error) {
+	asked, err = parseWorkload(spec.GetWorkload())
+	if err != nil {
+		return asked, 0, err
+	}
+	port, err = parsePort(spec.GetPort())
+	return asked, port, err
+}
+
+func notFound(asked rules.WorkloadRef) error {
+	kind := "Pod"
+	if asked.External {
+		kind = "ExternalWorkload"
+	}
+	return status.Errorf(codes.NotFound, "%s %s/%s is not known, or not meshed", kind, asked.Namespace, asked.Name)
+}

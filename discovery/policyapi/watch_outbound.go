@@ -1,0 +1,214 @@
+package policyapi
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"time"
+
+	pb "github.com/linkerd/linkerd2-proxy-api/go/outbound"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/fingerpost/fingerpost/federation"
+	"github.com/fingerpost/fingerpost/federation/rules"
+	"github.com/fingerpost/fingerpost/federation/watch"
+	"github.com/fingerpost/fingerpost/serving"
+)
+
+// What a stream that asks for an address does when that comes to stand for something else:
+//
+//	Service web      -> Service web       a message, if the answer differs
+//	Service web      -> Service api       the stream ends with OK, and the client asks again within 100 ms
+//	Service web      -> nothing           silence: a client that gets NotFound now would never ask again
+//	nothing          -> Service web       a message, if the answer differs from the last one
+//
+// The fallback for addresses outside of the cluster, and each EgressNetwork, are such things, too. A name is the thing
+// itself: its stream never ends by this.
+
+// An outboundLevel is everything that a message to a client depends on.
+type outboundLevel struct {
+	of       rules.Reference // zero: the fallback
+	target   *rules.Target   // nil: of is a Service that does not exist
+	query    rules.OutboundQuery
+	original netip.AddrPort // of what leads there
+}
+
+func (s *Server) encodeOutbound(level outboundLevel) (f *serving.Frame, refers int) {
+	return newFrame(s.outboundMessage(level))
+}
+
+func (s *Server) outboundMessage(level outboundLevel) *pb.OutboundPolicy {
+	if level.of == (rules.Reference{}) {
+		return EncodeOutbound(rules.Fallback(), level.original)
+	}
+	target := level.target
+	if target == nil {
+		target = &rules.Target{Reference: level.of}
+	}
+	return EncodeOutbound(s.options.Outbound(target, level.query), level.original)
+}
+
+// An outboundReader finds the level of what a client asks for. It belongs to one goroutine.
+type outboundReader struct {
+	server      *Server
+	asked       target
+	client      string // its namespace
+	address     watch.Lookup[netip.Addr, *federation.Address]
+	target      watch.Lookup[rules.Reference, *rules.Target]
+	own, global watch.Lookup[string, *rules.NamespaceEgress]
+}
+
+func (s *Server) newOutboundReader(asked target, client string, bell *watch.Bell) *outboundReader {
+	return &outboundReader{
+		server: s, asked: asked, client: client,
+		address: watch.NewLookup(s.levels.Addresses, bell), target: watch.NewLookup(s.levels.Targets, bell),
+		own: watch.NewLookup(s.levels.Egress, bell), global: watch.NewLookup(s.levels.Egress, bell),
+	}
+}
+
+func (r *outboundReader) close() {
+	r.address.Close()
+	r.target.Close()
+	r.own.Close()
+	r.global.Close()
+}
+
+// errUnknown is what a call gets about an address of a Service that is about to be read.
+var errUnknown = status.Error(codes.Unavailable, "the Service at the address was not read yet")
+
+// level returns the level of what the client asks for. The error is NotFound if that is nothing, and errUnknown if it
+// is not known yet.
+func (r *outboundReader) level() (level outboundLevel, err error) {
+	ip := r.asked.address.Addr()
+	if !ip.IsValid() {
+		return r.levelOf(r.asked.service), nil
+	}
+
+	if a := r.address.Of(ip); a != nil && len(a.Services) > 0 {
+		service, is := rules.Oldest(a.Services, r.server.levels.Targets.Get)
+		if !is {
+			first := a.Services[0]
+			r.target.Of(rules.Reference{Kind: rules.KindService, Namespace: first.Namespace, Name: first.Name})
+			return level, errUnknown
+		}
+		return r.levelOf(service), nil
+	}
+	if r.server.options.InCluster(ip) {
+		return level, noTarget(r.asked)
+	}
+
+	own, global := r.egress(&r.own, r.client), r.egress(&r.global, r.server.options.EgressNamespace)
+	if e := r.server.options.Egress(ip, own, global); e != nil {
+		level = r.levelOf(e.Reference)
+	}
+	level.original = r.asked.address
+	return level, nil
+}
+
+func (r *outboundReader) egress(
+	of *watch.Lookup[string, *rules.NamespaceEgress], namespace string,
+) []*rules.EgressNetwork {
+	if all := of.Of(namespace); all != nil {
+		return all.All
+	}
+	return nil
+}
+
+// levelOf returns the level of a Service or an EgressNetwork. Clients of all namespaces share it unless some of them
+// get routes of their own.
+func (r *outboundReader) levelOf(of rules.Reference) outboundLevel {
+	level := outboundLevel{of: of, target: r.target.Of(of)}
+	level.query = rules.OutboundQuery{Port: r.asked.port, ByAddress: r.asked.address.IsValid()}
+	if level.target != nil && level.target.HasConsumers(r.client) {
+		level.query.Client = r.client
+	}
+	return level
+}
+
+// Get returns the policy of a target as it is now.
+func (s *Server) Get(ctx context.Context, spec *pb.TrafficSpec) (*pb.OutboundPolicy, error) {
+	workload, asked, err := s.parseTraffic(spec)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.await(ctx); err != nil {
+		return nil, err
+	}
+
+	reader := s.newOutboundReader(asked, workload.Namespace, watch.NewBell())
+	defer reader.close()
+	level, err := reader.level()
+	if err != nil {
+		return nil, err
+	}
+	return s.outboundMessage(level), nil
+}
+
+// Watch streams the policy of a target.
+func (s *Server) Watch(spec *pb.TrafficSpec, sink pb.OutboundPolicies_WatchServer) error {
+	workload, asked, err := s.parseTraffic(spec)
+	if err != nil {
+		return err
+	}
+
+	client := serving.Client{Namespace: workload.Namespace, Pod: workload.Name}
+	stream := s.on.Open(sink, "Watch", asked.String(), client)
+	defer stream.Close()
+	remove := s.levels.AddToListed(stream.Bell())
+	defer remove()
+	l := &outboundStream{Stream: stream, outboundReader: s.newOutboundReader(asked, client.Namespace, stream.Bell())}
+	defer l.close()
+	return ended(serving.Latest[outboundLevel]{Load: l.load, Encode: s.encodeOutbound, Idle: idle}.Serve(stream))
+}
+
+// An outboundStream is one Watch stream. It belongs to the stream's goroutine.
+type outboundStream struct {
+	*serving.Stream
+	*outboundReader
+	stands rules.Reference // what it is about, once something was sent
+}
+
+func (l *outboundStream) load(now time.Time, sent *serving.Frame) (level outboundLevel, known bool, err error) {
+	if is, err := l.server.isListed(l.Stream, now); !is {
+		return level, false, err
+	}
+
+	level, why := l.level()
+	isNothing := why != nil && !errors.Is(why, errUnknown)
+	if isNothing && sent != nil {
+		l.PauseHeartbeat()
+	}
+
+	switch {
+	case isNothing && sent == nil:
+		return level, false, why
+	case why != nil:
+		return level, false, nil //nolint:nilerr // the client keeps what it has
+	case sent != nil && level.of != l.stands:
+		return level, false, errEnded
+	}
+	l.stands = level.of
+	return level, true, nil
+}
+
+func (s *Server) parseTraffic(spec *pb.TrafficSpec) (workload rules.WorkloadRef, asked target, err error) {
+	workload, err = parseWorkload(spec.GetSourceWorkload())
+	if err != nil {
+		return workload, asked, err
+	}
+	asked, err = parseTarget(spec, s.options.ClusterDomain)
+	return workload, asked, err
+}
+
+func (t target) String() string {
+	if t.address.IsValid() {
+		return t.address.String()
+	}
+	return fmt.Sprintf("%s.%s:%d", t.service.Name, t.service.Namespace, t.port)
+}
+
+func noTarget(asked target) error {
+	return status.Errorf(codes.NotFound, "%s is no Service, and not outside of the cluster", asked)
+}

@@ -1,0 +1,114 @@
+package rules
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+
+	"github.com/fingerpost/fingerpost/federation"
+	"github.com/fingerpost/fingerpost/federation/facts"
+	"github.com/fingerpost/fingerpost/federation/watch"
+)
+
+// Levels are what the local cluster has for answers to follow from. Each value is everything of its key that answers
+// depend on, and immutable: an answer about a port of a Pod follows from its Workload and the Servers of its namespace,
+// one about a Service from its Target. So a change wakes those whose answer it may change, and no others.
+//
+// An answer is not known before all of them were written once.
+type Levels struct {
+	Workloads *facts.Table[WorkloadRef, *Workload] // equal ones are one pointer
+	Servers   *facts.Table[string, *NamespaceServers]
+	Targets   *facts.Table[Reference, *Target] // Services that exist, and EgressNetworks
+	Egress    *facts.Table[string, *NamespaceEgress]
+}
+
+// A WorkloadRef names a Pod or an ExternalWorkload.
+type WorkloadRef struct {
+	External        bool
+	Namespace, Name string
+}
+
+// NamespaceServers are the Servers of a namespace, as Of returns them.
+type NamespaceServers struct{ All []*ServerRules }
+
+// NamespaceEgress are the EgressNetworks of a namespace.
+type NamespaceEgress struct{ All []*EgressNetwork }
+
+// NewLevels returns Levels of the clusters of a store. It is called before the first cluster is added.
+func NewLevels(store *federation.Store) *Levels {
+	l := &Levels{
+		Workloads: facts.NewTable("workloads", facts.Options[WorkloadRef, *Workload]{}),
+		Servers:   facts.NewTable("server rules", facts.Options[string, *NamespaceServers]{}),
+		Targets:   facts.NewTable("targets", facts.Options[Reference, *Target]{}),
+		Egress:    facts.NewTable("egress", facts.Options[string, *NamespaceEgress]{}),
+	}
+	store.AddTable(l.Workloads)
+	store.AddTable(l.Servers)
+	store.AddTable(l.Targets)
+	store.AddTable(l.Egress)
+	return l
+}
+
+// A LevelsReader reads what one cluster has.
+type LevelsReader struct {
+	Workloads *facts.Part[WorkloadRef, *Workload]
+	Servers   *facts.Part[string, *NamespaceServers]
+	Targets   *facts.Part[Reference, *Target]
+	Egress    *facts.Part[string, *NamespaceEgress]
+	Addresses *facts.Part[netip.Addr, *federation.Address] // of the Store
+}
+
+// In returns a reader of what a cluster has. It may be linked later.
+func (l *Levels) In(store *federation.Store, c federation.Cluster) LevelsReader {
+	return LevelsReader{l.Workloads.In(c), l.Servers.In(c), l.Targets.In(c), l.Egress.In(c), store.Addresses.In(c)}
+}
+
+// Listed reports whether everything was written once.
+func (r *LevelsReader) Listed() bool {
+	for _, synced := range []func() (bool, <-chan struct{}){
+		r.Workloads.Synced, r.Servers.Synced, r.Targets.Synced, r.Egress.Synced, r.Addresses.Synced,
+	} {
+		if is, _ := synced(); !is {
+			return false
+		}
+	}
+	return true
+}
+
+// AddToListed rings a bell when Listed may have changed, until remove is called.
+func (r *LevelsReader) AddToListed(bell *watch.Bell) (remove func()) {
+	removes := []func(){
+		r.Workloads.AddToSynced(bell), r.Servers.AddToSynced(bell), r.Targets.AddToSynced(bell),
+		r.Egress.AddToSynced(bell), r.Addresses.AddToSynced(bell),
+	}
+	return func() {
+		for _, remove := range removes {
+			remove()
+		}
+	}
+}
+
+// HasConsumers reports whether clients of a namespace get routes that others do not.
+func (t *Target) HasConsumers(namespace string) bool {
+	return namespace != t.Namespace && slices.ContainsFunc(t.Attached, func(a Attachment) bool {
+		return a.Accepted() && a.Route.Namespace == namespace
+	})
+}
+
+// Oldest returns the Service that an address stands for if several have it as their cluster IP, as while one takes the
+// place of another. target returns what there is of each.
+func Oldest(services []federation.Service, target func(Reference) (*Target, bool)) (of Reference, found bool) {
+	var oldest *Target
+	for _, service := range services {
+		reference := Reference{KindService, service.Namespace, service.Name}
+		t, exists := target(reference)
+		if exists && (oldest == nil || compareCreated(t, oldest) < 0) {
+			of, oldest, found = reference, t, true
+		}
+	}
+	return of, found
+}
+
+func compareCreated(a, b *Target) int {
+	return cmp.Or(a.Created.Compare(b.Created), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+}
