@@ -68,7 +68,7 @@ func TestErrorOfOnePartEndsTheProcess(t *testing.T) {
 			t.Errorf("%v after %s", err, took)
 		}
 		want := []string{
-			"first ends", "second ends",
+			`"level"=0 "msg"="Ready" "after"="0s"`, "first ends", "second ends",
 			`"msg"="A part of the process has failed while the process stops" "error"="later" "part"="second"`,
 		}
 		if !slices.Equal(log.lines, want) {
@@ -89,7 +89,7 @@ func TestProcessWaitsForParts(t *testing.T) {
 			t.Errorf("%v after %s", err, took)
 		}
 		want := []string{
-			"fast ends",
+			`"level"=0 "msg"="Ready" "after"="0s"`, "fast ends",
 			`"level"=0 "msg"="The process stops, and waits for parts that take long" "parts"=["slow"]`,
 			"slow ends",
 		}
