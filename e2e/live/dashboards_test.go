@@ -62,7 +62,8 @@ func TestDashboards(t *testing.T) {
 	certified, err := c.west.Certify(c.west.Identity, time.Hour) // the chart's token does not end
 	c.do(err)
 	c.west.Identity = certified
-	c.Args = append(c.Args, "-admission-rate=1", "-admission-burst=2") // some streams are sent away
+	c.Args = append(c.Args, "-admission-rate=1", "-admission-burst=2", // some streams are sent away
+		"-state-dir="+t.TempDir(), "-peers=localhost:1") // no other replica is there
 	c.do(c.Local.Apply(t.Context(), []byte(refusal)))
 	lift := func(ctx context.Context) error {
 		_, err := c.Local.Kubectl(ctx, "delete", "--ignore-not-found",

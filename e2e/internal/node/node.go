@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
@@ -152,7 +153,12 @@ func (n *Node) register(ctx context.Context) error {
 			Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "Played", LastTransitionTime: metav1.Now(),
 		}},
 	}
-	if _, err := n.client.CoreV1().Nodes().UpdateStatus(ctx, node, metav1.UpdateOptions{}); err != nil {
+	patch, err := json.Marshal(map[string]any{"status": node.Status}) // the cluster writes the node as well
+	if err != nil {
+		return err
+	}
+	nodes := n.client.CoreV1().Nodes()
+	if _, err := nodes.PatchStatus(ctx, n.name, patch); err != nil {
 		return err
 	}
 
