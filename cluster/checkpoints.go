@@ -11,6 +11,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/util/wait"
 
+	"github.com/fingerpost/fingerpost/cluster/api"
 	"github.com/fingerpost/fingerpost/cluster/checkpoint"
 	"github.com/fingerpost/fingerpost/federation"
 	"github.com/fingerpost/fingerpost/federation/policy"
@@ -257,7 +258,7 @@ func (s *supervisor) restore(stored checkpoint.Checkpoint, err error) {
 		err = errors.New("it is that of the local cluster, or this one is, and the other is not")
 	}
 	if err != nil {
-		if problem := err.Error(); !errors.Is(err, checkpoint.ErrNone) && problem != s.status.NotRestored {
+		if problem := api.CauseOf(err).Text; !errors.Is(err, checkpoint.ErrNone) && problem != s.status.NotRestored {
 			s.status.NotRestored = problem
 			logs.Warn(s.log, "The last state of the cluster is not restored", "reason", problem)
 		}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/fingerpost/fingerpost/cluster/api"
 	"github.com/fingerpost/fingerpost/cluster/checkpoint"
 	"github.com/fingerpost/fingerpost/internal/logs"
 )
@@ -21,7 +22,7 @@ const (
 func (r *Registry) watchPeers(ctx context.Context) {
 	timer := time.NewTimer(peersRetry)
 	defer timer.Stop()
-	refused := "" // what the last question got, and not the one before
+	refused := false // by the last question
 
 	for {
 		select {
@@ -39,12 +40,12 @@ func (r *Registry) watchPeers(ctx context.Context) {
 		switch {
 		case errors.Is(err, checkpoint.ErrBusy): // what was known stays
 		case err == nil:
-			refused, pause = "", peersInterval
+			refused, pause = false, peersInterval
 			r.setPeersRefuse("")
-		case refused != "":
-			r.setPeersRefuse(ErrorText(err))
+		case refused:
+			r.setPeersRefuse(api.CauseOf(err).Text)
 		default:
-			refused = ErrorText(err)
+			refused = true
 		}
 		timer.Reset(pause)
 	}
