@@ -39,8 +39,8 @@ type Authorization struct {
 }
 
 // Of returns what follows from the objects of a namespace for each of its Servers, in the order in which they are
-// looked through for the one that selects a port. The time that it takes is that of the objects and of the result: each
-// object is looked at once, and again only for what it names.
+// looked through for the one that selects a port. Objects are looked at once, and again for what they name:
+// only ServerAuthorizations that select Servers by labels are compared with each of these.
 func (o *Options) Of(objects *NamespaceObjects) []*ServerRules {
 	index := o.index(objects)
 	servers := slices.SortedFunc(slices.Values(objects.Servers), func(a, b *Server) int {
