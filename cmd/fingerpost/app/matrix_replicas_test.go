@@ -140,7 +140,7 @@ func (m *matrix) wantsCell(cell string, class problem.Class, words, metric strin
 	m.t.Helper()
 	all := m.problems()
 	if !slices.ContainsFunc(all, func(p problem.Problem) bool {
-		return p.Class == class && strings.Contains(p.Text, words)
+		return p.Class == class && strings.Contains(p.Text, words) && !strings.Contains(p.Text, "\n")
 	}) {
 		m.t.Errorf("%s: no problem %s has %q: %s", cell, class, words, texts(all))
 	}
