@@ -11,10 +11,10 @@ import (
 	"unique"
 
 	pb "github.com/linkerd/linkerd2-proxy-api/go/destination"
-	netpb "github.com/linkerd/linkerd2-proxy-api/go/net"
 	"google.golang.org/protobuf/encoding/protowire"
 
 	"github.com/fingerpost/fingerpost/discovery"
+	"github.com/fingerpost/fingerpost/discovery/proxyapi"
 	"github.com/fingerpost/fingerpost/federation"
 	"github.com/fingerpost/fingerpost/serving"
 )
@@ -316,7 +316,7 @@ func localityOf(entry federation.Choice) string {
 // weightedAddr returns everything about one address, except the labels of its message.
 func (e encoder) weightedAddr(entry federation.Choice) *pb.WeightedAddr {
 	addr := entry.At(e.port)
-	weighted := &pb.WeightedAddr{Addr: tcpAddress(addr), Weight: entry.Weight}
+	weighted := &pb.WeightedAddr{Addr: proxyapi.Address(addr), Weight: entry.Weight}
 	if w := entry.Endpoint.Workload; w != nil {
 		e.config.addWorkload(weighted, addr.Port(), entry.Origin().TrustDomain, w)
 		if !entry.Origin().Trusts(w) {
@@ -444,17 +444,4 @@ func (e encoder) setGateway(a *pb.WeightedAddr, m *federation.Mirror) {
 func dnsIdentity(name string) *pb.TlsIdentity {
 	dns := &pb.TlsIdentity_DnsLikeIdentity{Name: name}
 	return &pb.TlsIdentity{Strategy: &pb.TlsIdentity_DnsLikeIdentity_{DnsLikeIdentity: dns}}
-}
-
-func tcpAddress(a netip.AddrPort) *netpb.TcpAddress {
-	ip := &netpb.IPAddress{}
-	if a.Addr().Is4() {
-		b := a.Addr().As4()
-		ip.Ip = &netpb.IPAddress_Ipv4{Ipv4: binary.BigEndian.Uint32(b[:])}
-	} else {
-		b := a.Addr().As16()
-		first, last := binary.BigEndian.Uint64(b[:8]), binary.BigEndian.Uint64(b[8:])
-		ip.Ip = &netpb.IPAddress_Ipv6{Ipv6: &netpb.IPv6{First: first, Last: last}}
-	}
-	return &netpb.TcpAddress{Ip: ip, Port: uint32(a.Port())}
 }

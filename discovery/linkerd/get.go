@@ -8,15 +8,14 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/fingerpost/fingerpost/discovery"
+	"github.com/fingerpost/fingerpost/discovery/proxyapi"
 	"github.com/fingerpost/fingerpost/federation"
 	"github.com/fingerpost/fingerpost/serving"
 )
 
-const (
-	// A proxy gives up on a stream that was silent for 3 s at first, and for 5 min later.
-	firstHeartbeat = 2 * time.Second
-	idleHeartbeat  = 4 * time.Minute // more or less by a tenth
-)
+// firstHeartbeat is after how long a stream without an answer has a heartbeat: a proxy gives up on one that was silent
+// for 3 s at first.
+const firstHeartbeat = 2 * time.Second
 
 // Get streams the addresses of a Service. See docs/protocol.md for what it sends when.
 func (s *Server) Get(request *pb.GetDestination, sink pb.Destination_GetServer) error {
@@ -31,7 +30,7 @@ func (s *Server) Get(request *pb.GetDestination, sink pb.Destination_GetServer) 
 	}
 	stream := s.Serving().Open(sink, "Get", request.GetPath(), client)
 	defer stream.Close()
-	stream.SetHeartbeat(serving.Heartbeat{Frame: heartbeatFrame, First: firstHeartbeat, Idle: idleHeartbeat})
+	stream.SetHeartbeat(serving.Heartbeat{Frame: heartbeatFrame, First: firstHeartbeat, Idle: proxyapi.IdleHeartbeat})
 	return s.Serve(stream, asked, discovery.Protocol{
 		Encoder: encoder{config: &s.config, port: asked.Port}, Reject: reject,
 	})

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/fingerpost/fingerpost/discovery"
+	"github.com/fingerpost/fingerpost/discovery/proxyapi"
 	"github.com/fingerpost/fingerpost/federation"
 	"github.com/fingerpost/fingerpost/federation/profile"
 	"github.com/fingerpost/fingerpost/federation/watch"
@@ -58,7 +59,7 @@ func (s *Server) GetProfile(request *pb.GetDestination, sink pb.Destination_GetP
 	l := s.newProfileStream(request.GetPath(), asked, client, sink)
 	defer l.close()
 	return serving.Latest[profileLevel]{
-		Load: l.load, Encode: s.encodeProfile, Sent: s.countProfile, Idle: idleHeartbeat,
+		Load: l.load, Encode: s.encodeProfile, Sent: s.countProfile, Idle: proxyapi.IdleHeartbeat,
 	}.Serve(l.Stream)
 }
 
@@ -300,7 +301,7 @@ func (s *Server) encodeProfile(level profileLevel) (f *serving.Frame, refers int
 
 // workloadFrame returns the profile of a workload.
 func (s *Server) workloadFrame(at netip.AddrPort, resident federation.Resident) *serving.Frame {
-	endpoint := &pb.WeightedAddr{Addr: tcpAddress(at), Weight: federation.Weight}
+	endpoint := &pb.WeightedAddr{Addr: proxyapi.Address(at), Weight: federation.Weight}
 	out := &pb.DestinationProfile{Endpoint: endpoint}
 	appendProfile(out, nil, at.Port())
 

@@ -8,6 +8,7 @@ import (
 	netpb "github.com/linkerd/linkerd2-proxy-api/go/net"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/fingerpost/fingerpost/discovery/proxyapi"
 	"github.com/fingerpost/fingerpost/federation/rules"
 )
 
@@ -79,7 +80,8 @@ func newNetwork(n rules.Network) *pb.Network {
 }
 
 func newPrefix(prefix netip.Prefix) *netpb.IPNetwork {
-	return &netpb.IPNetwork{Ip: newIP(prefix.Addr()), PrefixLen: uint32(prefix.Bits())} //nolint:gosec // up to 128
+	bits := uint32(prefix.Bits()) //nolint:gosec // up to 128
+	return &netpb.IPNetwork{Ip: proxyapi.IP(prefix.Addr()), PrefixLen: bits}
 }
 
 func newAuthentication(from *rules.Authorization) *pb.Authn {

@@ -10,6 +10,7 @@ import (
 	tlspb "github.com/linkerd/linkerd2-proxy-api/go/tls_route"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/fingerpost/fingerpost/discovery/proxyapi"
 	"github.com/fingerpost/fingerpost/federation/rules"
 )
 
@@ -390,7 +391,7 @@ func (e outboundEncoder) backend(from *rules.OutboundBackend, isSplit bool) *pb.
 			weight = from.Weight
 		}
 		backend.Kind = &pb.Backend_Forward{Forward: &destinationpb.WeightedAddr{
-			Addr: newAddress(e.original), Weight: weight,
+			Addr: proxyapi.Address(e.original), Weight: weight,
 		}}
 	case from.Authority != "":
 		backend.Kind = &pb.Backend_Balancer{Balancer: newBalancer(from)}

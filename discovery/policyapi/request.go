@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/fingerpost/fingerpost/discovery/proxyapi"
 	"github.com/fingerpost/fingerpost/federation/rules"
 )
 
@@ -84,7 +85,7 @@ func parseTarget(spec *outbound.TrafficSpec, domain string) (t target, err error
 }
 
 func parseAddress(asked *netpb.TcpAddress) (t target, err error) {
-	ip, valid := parseIP(asked.GetIp())
+	ip, valid := proxyapi.ParseIP(asked.GetIp())
 	port, err := parsePort(asked.GetPort())
 	if !valid {
 		return t, status.Error(codes.InvalidArgument, "no target: the address has no IP")

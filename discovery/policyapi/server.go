@@ -20,12 +20,8 @@ import (
 // typePolicy is the type of all messages.
 const typePolicy serving.MessageType = "policy"
 
-const (
-	// idle is after how long a message is sent again: a client takes five minutes of silence for a dead server.
-	idle = 4 * time.Minute
-	// patience is how long a call waits until everything was listed.
-	patience = 10 * time.Second
-)
+// patience is how long a call waits until everything was listed.
+const patience = 10 * time.Second
 
 // A Server answers both services of the Policy API from Levels.
 type Server struct {

@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/fingerpost/fingerpost/discovery/proxyapi"
 	"github.com/fingerpost/fingerpost/federation/rules"
 	"github.com/fingerpost/fingerpost/federation/watch"
 	"github.com/fingerpost/fingerpost/serving"
@@ -82,7 +83,9 @@ func (s *Server) WatchPort(spec *pb.PortSpec, sink pb.InboundServerPolicies_Watc
 	}
 	defer l.workload.Close()
 	defer l.servers.Close()
-	return ended(serving.Latest[inboundLevel]{Load: l.load, Encode: s.encodeInbound, Idle: idle}.Serve(stream))
+	return ended(serving.Latest[inboundLevel]{
+		Load: l.load, Encode: s.encodeInbound, Idle: proxyapi.IdleHeartbeat,
+	}.Serve(stream))
 }
 
 func (l *inboundStream) load(now time.Time, sent *serving.Frame) (level inboundLevel, known bool, err error) {

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/fingerpost/fingerpost/discovery/proxyapi"
 	"github.com/fingerpost/fingerpost/federation"
 	"github.com/fingerpost/fingerpost/federation/rules"
 	"github.com/fingerpost/fingerpost/federation/watch"
@@ -160,7 +161,9 @@ func (s *Server) Watch(spec *pb.TrafficSpec, sink pb.OutboundPolicies_WatchServe
 	defer remove()
 	l := &outboundStream{Stream: stream, outboundReader: s.newOutboundReader(asked, client.Namespace, stream.Bell())}
 	defer l.close()
-	return ended(serving.Latest[outboundLevel]{Load: l.load, Encode: s.encodeOutbound, Idle: idle}.Serve(stream))
+	return ended(serving.Latest[outboundLevel]{
+		Load: l.load, Encode: s.encodeOutbound, Idle: proxyapi.IdleHeartbeat,
+	}.Serve(stream))
 }
 
 // An outboundStream is one Watch stream. It belongs to the stream's goroutine.

@@ -55,9 +55,10 @@ cluster/tokenreview ->
 cluster/api -> federation federation/watch internal/words
 cluster/apitest ->
 
-discovery/linkerd -> discovery serving federation federation/profile federation/watch
-discovery/policyapi -> federation federation/rules federation/watch serving
+discovery/linkerd -> discovery discovery/proxyapi serving federation federation/profile federation/watch
+discovery/policyapi -> discovery/proxyapi federation federation/rules federation/watch serving
 discovery -> serving federation federation/policy federation/watch
+discovery/proxyapi ->
 discovery/proxy ->
 discovery/proxy/policy ->
 discovery/streamtest -> discovery/proxy federation
