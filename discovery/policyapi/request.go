@@ -2,8 +2,11 @@ package policyapi
 
 import (
 	"encoding/json"
+	"errors"
+	"io"
 	"net/netip"
 	"net/url"
+	"regexp"
 	"strconv"
 	"strings"
 
@@ -44,23 +47,41 @@ func parseWorkload(text string) (w rules.WorkloadRef, err error) {
 	return w, nil
 }
 
+var errTrailing = errors.New("something follows the object")
+
+// parseWorkloadJSON goes through an object field by field, as the order of two decides. Fields of other names are left
+// out.
 func parseWorkloadJSON(text string) (w rules.WorkloadRef, err error) {
-	var fields struct {
-		Namespace string  `json:"ns"`
-		Pod       *string `json:"pod"`
-		External  *string `json:"external_workload"`
-	}
-	if err := json.Unmarshal([]byte(text), &fields); err != nil {
+	decoder := json.NewDecoder(strings.NewReader(text))
+	if _, err := decoder.Token(); err != nil { // the brace
 		return w, err
 	}
 
-	w.Namespace = fields.Namespace
-	isFirst := strings.Index(text, `"external_workload"`) < strings.Index(text, `"pod"`)
-	switch {
-	case fields.External != nil && (fields.Pod == nil || isFirst):
-		w.External, w.Name = true, *fields.External
-	case fields.Pod != nil:
-		w.Name = *fields.Pod
+	for decoder.More() {
+		key, err := decoder.Token()
+		if err != nil {
+			return w, err
+		}
+
+		var into any = new(json.RawMessage)
+		switch isNamed := w.Name != ""; {
+		case key == "ns":
+			into = &w.Namespace
+		case key == "pod" && !isNamed:
+			into = &w.Name
+		case key == "external_workload" && !isNamed:
+			into, w.External = &w.Name, true
+		}
+		if err := decoder.Decode(into); err != nil {
+			return w, err
+		}
+	}
+
+	if _, err := decoder.Token(); err != nil { // the other brace
+		return w, err
+	}
+	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
+		return w, errTrailing
 	}
 	return w, nil
 }
@@ -122,9 +143,12 @@ func parseAuthority(authority, domain string) (t target, err error) {
 		name, is = strings.CutSuffix(host, ".svc")
 	}
 	service, namespace, _ := strings.Cut(name, ".")
-	if !is || service == "" || namespace == "" || strings.Contains(namespace, ".") || len(host) > maxName {
+	if !is || !label.MatchString(service) || !label.MatchString(namespace) {
 		return t, status.Errorf(codes.NotFound, "%.64q is no Service of this cluster", authority)
 	}
 	t.service = rules.Reference{Kind: rules.KindService, Namespace: namespace, Name: service}
 	return t, nil
 }
+
+// label is what names of Services and Namespaces can be (RFC 1123).
+var label = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -251,7 +252,9 @@ func TestWatchPort(t *testing.T) {
 		w.wantsEnd("4.9", early, codes.OK)
 		w.wantsEnd("4.9", late, codes.OK)
 		w.wantsEnd("PN08", w.watchPort("shop:nobody", 80), codes.NotFound)
-		for _, workload := range []string{"p", "shop:", ":p", `{"ns":"shop"}`, "{", ""} {
+		for _, workload := range []string{
+			"p", "shop:", ":p", `{"ns":"shop"}`, "{", "", `{"ns":"shop","pod":"p"}x`, `{"ns":"shop","pod":1}`,
+		} {
 			w.wantsEnd("PN06 "+workload, w.watchPort(workload, 80), codes.InvalidArgument)
 		}
 		w.wantsEnd("port 0", w.watchPort("shop:p", 0), codes.InvalidArgument)
@@ -259,9 +262,14 @@ func TestWatchPort(t *testing.T) {
 		w.workloads.Set(rules.WorkloadRef{External: true, Namespace: "shop", Name: "w"}, &rules.Workload{
 			External: true, Namespace: "shop",
 		})
-		external := w.watchPort(`{"ns":"shop","external_workload":"w","pod":"p"}`, 80)
-		w.wants("PN05", external, "default all-unauthenticated")
-		external.cancel()
+		w.wantsEnd("PN05", w.watchPort(`{"ns":"shop","pod":"p","external_workload":"w"}`, 80), codes.NotFound)
+		for _, workload := range []string{
+			`{"ns":"shop","external_workload":"w","pod":"p"}`, `{"x":["pod"],"external_workload":"w","pod":"p","ns":"shop"}`,
+		} {
+			external := w.watchPort(workload, 80)
+			w.wants("PN05 "+workload, external, "default all-unauthenticated")
+			external.cancel()
+		}
 	})
 }
 
@@ -371,7 +379,8 @@ func TestWatchNames(t *testing.T) {
 			"web.shop.svc.other.domain:8080": codes.NotFound, "web.shop.example:80": codes.NotFound,
 			"web.shop.svc.cluster.local.cluster.local": codes.NotFound,
 			":80": codes.InvalidArgument, "a b": codes.InvalidArgument, "": codes.InvalidArgument,
-			"web.shop.svc:70000": codes.InvalidArgument,
+			"web.shop.svc:70000": codes.InvalidArgument, "a!b.shop.svc:80": codes.NotFound, "[::1]:80": codes.NotFound,
+			strings.Repeat("a", 64) + ".shop.svc": codes.NotFound, "%ff.shop.svc": codes.InvalidArgument,
 		} {
 			w.wantsEnd("PO15, PO16 "+authority, w.watch(named(authority)), want)
 		}
