@@ -3,6 +3,7 @@ package rules
 import (
 	"cmp"
 	"net/netip"
+	"reflect"
 	"slices"
 
 	"github.com/fingerpost/fingerpost/federation"
@@ -20,6 +21,9 @@ type Levels struct {
 	Servers   *facts.Table[string, *NamespaceServers]
 	Targets   *facts.Table[Reference, *Target] // Services that exist, and EgressNetworks
 	Egress    *facts.Table[string, *NamespaceEgress]
+
+	// Statuses are those of routes, rate limits and EgressNetworks. Answers do not depend on them.
+	Statuses *facts.Table[Reference, *WantedStatus]
 }
 
 // A WorkloadRef names a Pod or an ExternalWorkload.
@@ -41,11 +45,15 @@ func NewLevels(store *federation.Store) *Levels {
 		Servers:   facts.NewTable("server rules", facts.Options[string, *NamespaceServers]{}),
 		Targets:   facts.NewTable("targets", facts.Options[Reference, *Target]{}),
 		Egress:    facts.NewTable("egress", facts.Options[string, *NamespaceEgress]{}),
+		Statuses: facts.NewTable("rule statuses", facts.Options[Reference, *WantedStatus]{
+			Equal: func(a, b *WantedStatus) bool { return reflect.DeepEqual(a, b) },
+		}),
 	}
 	store.AddTable(l.Workloads)
 	store.AddTable(l.Servers)
 	store.AddTable(l.Targets)
 	store.AddTable(l.Egress)
+	store.AddTable(l.Statuses)
 	return l
 }
 

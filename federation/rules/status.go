@@ -9,6 +9,19 @@ import (
 // What is written into the status of objects. It follows from what answers follow from: whether a route counts for a
 // parent is decided by Attach, and which EgressNetwork is accepted by AcceptsEgress. No status is an input.
 
+// A WantedStatus is what an object's status should have by what is there now. It is immutable.
+type WantedStatus struct {
+	Generation int64 // of the object that it follows from
+
+	// Of routes.
+	Parents []ParentStatus // in the order of the object; none: it names no parent that it could have
+	Partial string         // what of the route does not convert; empty: all does
+
+	// Of rate limits and EgressNetworks.
+	Target  Reference // of a rate limit: the Server that it names
+	Verdict Verdict
+}
+
 // A Resolution is whether the backends of a route exist: the condition ResolvedRefs.
 type Resolution struct {
 	Reason  Reason

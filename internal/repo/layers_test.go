@@ -16,7 +16,7 @@ cmd/fingerpost -> cluster/api discovery/linkerd federation internal/logs links s
 cmd/fingerpost/app -> admission cmd/fingerpost/debug cmd/fingerpost/server cmd/fingerpost/webhook
 cmd/fingerpost/app -> cluster cluster/apply cluster/checkpoint cluster/endpointslice cluster/api cluster/lease
 cmd/fingerpost/app -> cluster/changes cluster/problem cluster/tokenreview
-cmd/fingerpost/app -> discovery/linkerd federation federation/watch links links/mirror serving
+cmd/fingerpost/app -> discovery/linkerd federation federation/rules federation/watch links links/mirror serving
 cmd/fingerpost/check -> cmd/fingerpost/cli cmd/fingerpost/debug internal/words
 cmd/fingerpost/check -> cluster cluster/api cluster/apply cluster/linkerd cluster/problem federation links
 cmd/fingerpost/cli -> cmd/fingerpost/debug internal/words

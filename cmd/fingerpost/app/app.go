@@ -27,6 +27,7 @@ import (
 	"github.com/fingerpost/fingerpost/cmd/fingerpost/server"
 	"github.com/fingerpost/fingerpost/discovery/linkerd"
 	"github.com/fingerpost/fingerpost/federation"
+	"github.com/fingerpost/fingerpost/federation/rules"
 	"github.com/fingerpost/fingerpost/links"
 	"github.com/fingerpost/fingerpost/links/mirror"
 	"github.com/fingerpost/fingerpost/serving"
@@ -65,6 +66,14 @@ type Options struct {
 	Writer        endpointslice.Options
 	Serving       serving.Config
 	Discovery     linkerd.Config
+	Policy        PolicyOptions
+}
+
+// PolicyOptions are about how Services may be reached.
+type PolicyOptions struct {
+	Addr   string // of the gRPC server; empty: nothing of policy is read, served or written
+	Rules  rules.Options
+	Status bool // write the status of routes, rate limits and EgressNetworks
 }
 
 // An App is one replica, with every part built and none started. The fields are for tests.
