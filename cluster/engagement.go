@@ -36,6 +36,7 @@ type engagement struct {
 	conn       *api.Connection
 	beside     *atomic.Pointer[api.Connection] // another connection to the API server, if there is one
 	reconciler *view.Reconciler
+	rules      Reader // nil: none
 	kinds      []kindInformer
 	required   []kindInformer // of kinds
 
@@ -50,6 +51,7 @@ type engagement struct {
 type kindInformer struct {
 	view.Input
 	*api.Watcher
+	reader interface{ Listed(view.Input) }
 }
 
 // health is what the probe of an engagement found.
@@ -70,29 +72,42 @@ func (s *supervisor) newEngagement(ctx context.Context, access Access, conn *api
 	if !options.Local {
 		options.MaxEndpoints = s.registry.options.Budget.ServiceEndpoints
 	}
+	var rules Reader
+	if options.Local && s.registry.options.Rules != nil {
+		rules, options.Probes = s.registry.options.Rules(federation.Cluster(s.name)), true
+	}
 
 	engagement := &engagement{
-		log: s.log, access: access, conn: conn, beside: &s.beside,
+		log: s.log, access: access, conn: conn, beside: &s.beside, rules: rules,
 		reconciler: view.NewReconciler(s.log, federation.Cluster(s.name), options),
 	}
-
 	engagement.ctx, engagement.cancel = context.WithCancelCause(ctx)
-	for _, k := range engagement.reconciler.Inputs() {
-		w := api.NewWatcher(conn, k.Kind, k.Store)
-		w.ObserveLag(s.metrics.lag(k.Resource.GroupResource().String()))
-		if !k.Required {
-			w.Optional()
-		}
 
-		conn.Share(w)
-		informer := kindInformer{k, w}
-		engagement.kinds = append(engagement.kinds, informer)
-		if k.Required {
-			engagement.required = append(engagement.required, informer)
+	for _, k := range engagement.reconciler.Inputs() {
+		s.addInput(engagement, k, engagement.reconciler)
+	}
+	if rules != nil {
+		for _, k := range rules.Inputs() {
+			s.addInput(engagement, k, rules)
 		}
 	}
-
 	return engagement
+}
+
+// addInput adds the informer of a kind to an engagement.
+func (s *supervisor) addInput(to *engagement, k view.Input, reader interface{ Listed(view.Input) }) {
+	w := api.NewWatcher(to.conn, k.Kind, k.Store)
+	w.ObserveLag(s.metrics.lag(k.Resource.GroupResource().String()))
+	if !k.Required {
+		w.Optional()
+	}
+
+	to.conn.Share(w)
+	informer := kindInformer{k, w, reader}
+	to.kinds = append(to.kinds, informer)
+	if k.Required {
+		to.required = append(to.required, informer)
+	}
 }
 
 // disengage ends the engagement, waits for all its goroutines and closes its connection.
@@ -170,24 +185,36 @@ func (e *engagement) startReconciler(writer *federation.ClusterWriter, guard *gu
 	}
 
 	var unlisted []kindInformer
-	var inputs []view.Input
+	var ofViews, ofRules []view.Input
+
 	for _, k := range e.kinds {
-		if !watch.IsClosed(k.Store.Synced()) && !watch.IsClosed(k.Absent()) {
-			unlisted, inputs = append(unlisted, k), append(inputs, k.Input)
+		switch {
+		case watch.IsClosed(k.Store.Synced()) || watch.IsClosed(k.Absent()):
+			continue
+		case k.reader == e.rules:
+			ofRules = append(ofRules, k.Input)
+		default:
+			ofViews = append(ofViews, k.Input)
 		}
+
+		unlisted = append(unlisted, k)
 	}
 
-	e.reconciler.Begin(publish, writer.Facts(), inputs...)
+	e.reconciler.Begin(publish, writer.Facts(), ofViews...)
 	e.wg.Go(func() { e.reconciler.Run(e.ctx) })
+	if e.rules != nil {
+		e.rules.Begin(ofRules...)
+		e.wg.Go(func() { e.rules.Run(e.ctx) })
+	}
 	for _, k := range unlisted {
 		e.wg.Go(func() { e.awaitListed(k) })
 	}
 }
 
-// awaitListed has the reconciler keep nothing more of a kind once it is listed, or known to be absent.
+// awaitListed has the reader of a kind keep nothing more of it once it is listed, or known to be absent.
 func (e *engagement) awaitListed(k kindInformer) {
 	if k.WaitListed(e.ctx, k.Store.Synced()) {
-		e.reconciler.Listed(k.Input)
+		k.reader.Listed(k.Input)
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 
 	"github.com/fingerpost/fingerpost/cluster/api"
 	"github.com/fingerpost/fingerpost/cluster/checkpoint"
+	"github.com/fingerpost/fingerpost/cluster/view"
 	"github.com/fingerpost/fingerpost/federation"
 	"github.com/fingerpost/fingerpost/federation/policy"
 	"github.com/fingerpost/fingerpost/federation/watch"
@@ -33,6 +34,18 @@ type Options struct {
 	ControllerNamespace string
 	Checkpoints         *checkpoint.Dir   // nil: none are kept
 	Peers               *checkpoint.Peers // nil: no other replica is asked
+
+	// Rules returns what reads the objects of policy of the local cluster over an engagement; nil: nothing does.
+	Rules func(federation.Cluster) Reader
+}
+
+// A Reader reads kinds of a cluster besides those of Views, and publishes what follows from them. All of its kinds are
+// optional.
+type Reader interface {
+	Inputs() []view.Input         // whose stores informers fill
+	Begin(unlisted ...view.Input) // the stores of the others are complete
+	Run(ctx context.Context)
+	Listed(view.Input) // one of those that were unlisted is listed, or known to be absent
 }
 
 // A Registry runs one supervisor for each cluster that was applied, and publishes their Statuses.
@@ -343,10 +356,15 @@ func (r *Registry) Inspect(name string) (kinds []KindStatus, lastContact time.Ti
 	if live == nil {
 		return nil, time.Time{}
 	}
+
 	for _, k := range live.kinds {
 		kind := k.Resource.GroupResource().String()
-		kinds = append(kinds, KindStatus{kind, k.Len(), k.Malformed(), k.Health()})
+		isOld := func(old KindStatus) bool { return old.Kind == kind }
+		if !slices.ContainsFunc(kinds, isOld) { // of one that has two readers it is that of the first
+			kinds = append(kinds, KindStatus{kind, k.Len(), k.Malformed(), k.Health()})
+		}
 	}
+
 	slices.SortFunc(kinds, func(a, b KindStatus) int { return strings.Compare(a.Kind, b.Kind) })
 	h, _ := live.health.Load()
 	return kinds, h.lastContact

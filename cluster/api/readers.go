@@ -39,8 +39,14 @@ var (
 )
 
 // Share has w, which is to run as long as the connection is used, fill the Sinks of the other Watchers of this
-// connection, if it watches all of their kind, from their next Run on.
+// connection, if it watches all of their kind, from their next Run on. If there is one already that fills the Sink of
+// w, and does not run yet, its first listing is for w as well.
 func (c *Connection) Share(w *Watcher) {
+	if shared := c.sharedFor(w); shared != nil {
+		shared.addReader(w)
+		w.setVia(shared)
+		return
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.shared = append(c.shared, w)
@@ -79,11 +85,13 @@ func (w *Watcher) setVia(shared *Watcher) {
 
 // fill fills the Sink of another Watcher, until ctx ends.
 func (w *Watcher) fill(ctx context.Context, reader *Watcher) {
-	w.addReader(reader)
+	if reader.source() != w { // else Share has added it
+		w.addReader(reader)
+		reader.setVia(w)
+		w.Relist()
+	}
 	defer w.removeReader(reader)
-	reader.setVia(w)
 	defer reader.setVia(nil)
-	w.Relist()
 	<-ctx.Done()
 }
 

@@ -10,12 +10,31 @@ import "k8s.io/apimachinery/pkg/runtime/schema"
 // MulticlusterGroup is the API group of Links.
 const MulticlusterGroup = "multicluster.linkerd.io"
 
+// Groups of the objects of policy.
+const (
+	PolicyGroup  = "policy.linkerd.io"
+	GatewayGroup = "gateway.networking.k8s.io" // of the Gateway API
+)
+
 // Custom resources.
 var (
 	ServiceProfiles   = schema.GroupResource{Group: "linkerd.io", Resource: "serviceprofiles"}
-	Servers           = schema.GroupResource{Group: "policy.linkerd.io", Resource: "servers"}
 	ExternalWorkloads = schema.GroupResource{Group: "workload.linkerd.io", Resource: "externalworkloads"}
 	Links             = schema.GroupResource{Group: MulticlusterGroup, Resource: "links"}
+
+	Servers                = schema.GroupResource{Group: PolicyGroup, Resource: "servers"}
+	ServerAuthorizations   = schema.GroupResource{Group: PolicyGroup, Resource: "serverauthorizations"}
+	AuthorizationPolicies  = schema.GroupResource{Group: PolicyGroup, Resource: "authorizationpolicies"}
+	MeshTLSAuthentications = schema.GroupResource{Group: PolicyGroup, Resource: "meshtlsauthentications"}
+	NetworkAuthentications = schema.GroupResource{Group: PolicyGroup, Resource: "networkauthentications"}
+	RateLimits             = schema.GroupResource{Group: PolicyGroup, Resource: "httplocalratelimitpolicies"}
+	EgressNetworks         = schema.GroupResource{Group: PolicyGroup, Resource: "egressnetworks"}
+	PolicyHTTPRoutes       = schema.GroupResource{Group: PolicyGroup, Resource: "httproutes"}
+
+	HTTPRoutes = schema.GroupResource{Group: GatewayGroup, Resource: "httproutes"}
+	GRPCRoutes = schema.GroupResource{Group: GatewayGroup, Resource: "grpcroutes"}
+	TLSRoutes  = schema.GroupResource{Group: GatewayGroup, Resource: "tlsroutes"}
+	TCPRoutes  = schema.GroupResource{Group: GatewayGroup, Resource: "tcproutes"}
 )
 
 // Versions that can be read, the newest first.
@@ -24,6 +43,14 @@ var (
 	ServerVersions           = []string{"v1beta3", "v1beta2", "v1beta1"}
 	ExternalWorkloadVersions = []string{"v1beta1", "v1alpha1"}
 	LinkVersions             = []string{"v1alpha3", "v1alpha2", "v1alpha1"}
+
+	AuthorizationVersions   = []string{"v1beta1", "v1alpha1"} // of ServerAuthorizations
+	PolicyVersions          = []string{"v1alpha1"}            // of the kinds of policy that have no other
+	PolicyHTTPRouteVersions = []string{"v1beta3", "v1beta2", "v1beta1", "v1alpha1"}
+	HTTPRouteVersions       = []string{"v1", "v1beta1"}
+	GRPCRouteVersions       = []string{"v1", "v1alpha2"}
+	TLSRouteVersions        = []string{"v1alpha2", "v1"} // v1 is of Gateway API 1.5 on, which may serve it alone
+	TCPRouteVersions        = []string{"v1alpha2"}
 )
 
 // ExternalWorkloadKind is the kind that targetRef in an EndpointSlice names.
@@ -34,6 +61,9 @@ const (
 	ControlPlaneLabel          = "linkerd.io/control-plane-ns" // namespace of the control plane of a Pod's proxy
 	OpaquePortsAnnotation      = "config.linkerd.io/opaque-ports"
 	SkipInboundPortsAnnotation = "config.linkerd.io/skip-inbound-ports"
+
+	DefaultPolicyAnnotation   = "config.linkerd.io/default-inbound-policy"
+	RequireIdentityAnnotation = "config.linkerd.io/proxy-require-identity-inbound-ports"
 )
 
 // On Services that stand for Services of other clusters.

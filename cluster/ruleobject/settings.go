@@ -20,13 +20,6 @@ import (
 // maxConditions bounds the conditions on which requests are tried again.
 const maxConditions = 100
 
-// ServiceSettings reads what the annotations of a Service ask of proxies, and returns what of it has no effect.
-func ServiceSettings(annotations map[string]string) (rules.Settings, []rules.Finding) {
-	r := &reader{kind: rules.KindService}
-	r.object.Annotations = annotations
-	return r.settings(true), r.findings
-}
-
 // settings reads the annotations of a Service or, without load, of an EgressNetwork.
 func (r *reader) settings(load bool) (to rules.Settings) {
 	to.Accrual = group(r, parseAccrual)
@@ -37,14 +30,7 @@ func (r *reader) settings(load bool) (to rules.Settings) {
 	to.HTTPRetry, to.GRPCRetry = group(r, parseHTTPRetry), group(r, parseGRPCRetry)
 	r.checkRetries(to.HTTPRetry, to.GRPCRetry)
 
-	if list, given := r.object.Annotations[linkerd.OpaquePortsAnnotation]; given {
-		ports, dropped, err := rules.ParsePortList(list)
-		if dropped > 0 {
-			r.leaveOut(rules.PartAnnotation, "%s: %d items are left out: %v",
-				linkerd.OpaquePortsAnnotation, dropped, err)
-		}
-		to.OpaquePorts = ports
-	}
+	to.OpaquePorts = r.portList(linkerd.OpaquePortsAnnotation)
 	return to
 }
 

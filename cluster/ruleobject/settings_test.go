@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/fingerpost/fingerpost/federation/rules"
 )
@@ -17,6 +19,11 @@ const (
 )
 
 func given(d time.Duration) rules.Timeout { return rules.Timeout{After: d, Given: true} }
+
+func serviceSettings(annotations map[string]string) (rules.Settings, []rules.Finding) {
+	service := ReadService(&corev1.Service{ObjectMeta: metav1.ObjectMeta{Annotations: annotations}})
+	return service.Settings, service.Findings
+}
 
 func TestServiceSettings(t *testing.T) {
 	consecutively := rules.Accrual{
@@ -240,7 +247,7 @@ func TestServiceSettings(t *testing.T) {
 		},
 	} {
 		t.Run(c.id, func(t *testing.T) {
-			got, findings := ServiceSettings(c.annotations)
+			got, findings := serviceSettings(c.annotations)
 			if diff := cmp.Diff(c.want, got, readable); diff != "" {
 				t.Errorf("-want +got:\n%s", diff)
 			}
@@ -273,7 +280,7 @@ func FuzzServiceSettings(f *testing.F) {
 		} {
 			annotations[key] = []string{a, b, c}[i%3]
 		}
-		got, findings := ServiceSettings(annotations)
+		got, findings := serviceSettings(annotations)
 		checkFindings(t, &rules.Meta{Findings: findings})
 
 		if a := got.Accrual; a != nil && (a.Backoff.Max <= 0 || a.Backoff.Min > a.Backoff.Max || !(a.Backoff.Jitter >= 0 &&

@@ -36,9 +36,8 @@ const required, optional = true, false
 // addKinds makes the stores.
 func (r *Reconciler) addKinds() {
 	core := corev1.SchemeGroupVersion
-	services := api.Typed(core, "services", "Service", &corev1.Service{})
 
-	r.services = addKind(r, kindService, required, services, r.reduceService)
+	r.services = addKind(r, kindService, required, ServiceKind(), r.reduceService)
 	if r.options.Endpoints {
 		//nolint:staticcheck // the option asks for them
 		endpoints := api.Typed(core, "endpoints", "Endpoints", &corev1.Endpoints{})
@@ -50,16 +49,13 @@ func (r *Reconciler) addKinds() {
 		r.slices = addKind(r, kindSlice, required, slices, r.reduceSlice)
 	}
 
-	pods := api.Typed(core, "pods", "Pod", &corev1.Pod{}).Reading(podFields)
-	r.pods = addKind(r, kindPod, required, pods, r.reducePod)
+	r.pods = addKind(r, kindPod, required, PodKind(r.options.Probes), r.reducePod)
 	replicaSets := api.Metadata(appsv1.SchemeGroupVersion, "replicasets", "ReplicaSet")
 	r.replicaSets = addKind(r, kindReplicaSet, optional, replicaSets, reduceOwner)
 	jobs := api.Metadata(batchv1.SchemeGroupVersion, "jobs", "Job")
 	r.jobs = addKind(r, kindJob, optional, jobs, reduceOwner)
 
-	externals := api.Newest(linkerd.ExternalWorkloads, linkerd.ExternalWorkloadVersions,
-		linkerd.ExternalWorkloadKind)
-	r.externals = addKind(r, kindExternal, optional, externals, r.reduceExternal)
+	r.externals = addKind(r, kindExternal, optional, ExternalWorkloadKind(), r.reduceExternal)
 	servers := api.Newest(linkerd.Servers, linkerd.ServerVersions, "Server")
 	r.servers = addKind(r, kindServer, optional, servers, reduceServer)
 	if r.options.Local {
@@ -67,6 +63,27 @@ func (r *Reconciler) addKinds() {
 		profiles := api.Newest(linkerd.ServiceProfiles, linkerd.ServiceProfileVersions, "ServiceProfile")
 		r.profiles = addKind(r, kindProfile, optional, profiles, reduceProfile)
 	}
+}
+
+// Kinds that others read as well: what is equal is watched once.
+
+// ServiceKind returns the kind of Services.
+func ServiceKind() api.Kind {
+	return api.Typed(corev1.SchemeGroupVersion, "services", "Service", &corev1.Service{})
+}
+
+// PodKind returns the kind of Pods, with the probes of their containers or without.
+func PodKind(probes bool) api.Kind {
+	fields := podFields
+	if probes {
+		fields = podFieldsWithProbes
+	}
+	return api.Typed(corev1.SchemeGroupVersion, "pods", "Pod", &corev1.Pod{}).Reading(fields)
+}
+
+// ExternalWorkloadKind returns the kind of ExternalWorkloads.
+func ExternalWorkloadKind() api.Kind {
+	return api.Newest(linkerd.ExternalWorkloads, linkerd.ExternalWorkloadVersions, linkerd.ExternalWorkloadKind)
 }
 
 // addKind adds a kind, whose store holds what reduce makes of objects, and enqueues

@@ -30,15 +30,23 @@ const (
 
 // podFields are what is read of a Pod (see newPodRecord, newWorkloadIPs): metadata; of the spec
 // containers, account, node and network; of the status phase, conditions and IPs. Of
-// containers: name, ports and environment.
+// containers: name, ports and environment; with probes for rules the HTTP requests of probes, too.
 var (
-	podFields = &api.Message{Fields: api.Fields{
+	podFields           = podFieldsOf(api.Fields{1: nil, 6: nil, 7: {If: namesListener}})
+	podFieldsWithProbes = podFieldsOf(api.Fields{
+		1: nil, 6: nil, 7: {If: namesListener}, 10: httpProbe, 11: httpProbe, 22: httpProbe,
+	})
+	httpProbe = &api.Message{Fields: api.Fields{1: {Fields: api.Fields{2: nil}}}}
+)
+
+func podFieldsOf(container api.Fields) *api.Message {
+	containers := &api.Message{Fields: container}
+	return &api.Message{Fields: api.Fields{
 		1: api.MetadataFields,
-		2: {Fields: api.Fields{2: containerFields, 8: nil, 10: nil, 11: nil, 20: containerFields}},
+		2: {Fields: api.Fields{2: containers, 8: nil, 10: nil, 11: nil, 20: containers}},
 		3: {Fields: api.Fields{1: nil, 2: nil, 5: nil, 6: nil, 12: nil, 16: nil}},
 	}}
-	containerFields = &api.Message{Fields: api.Fields{1: nil, 6: nil, 7: {If: namesListener}}}
-)
+}
 
 // namesListener reports whether a variable may be one of those that listenPort reads.
 func namesListener(variable []byte) bool { return bytes.Contains(variable, []byte("_LISTEN_ADDR")) }

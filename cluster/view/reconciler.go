@@ -194,6 +194,7 @@ type Options struct {
 	// Local: it is the cluster that the process runs in. Only there clients are on nodes, and look up IPs.
 	Local     bool
 	Endpoints bool // read Endpoints, not EndpointSlices
+	Probes    bool // read probes of Pods, for another reader of the same watch
 
 	MaxEndpoints int // of one Service that are published; 0 for no limit
 }

@@ -41,6 +41,23 @@ const (
 	MaxFindings = 100 // of one object
 )
 
+// ObjectFindings are what is wrong with an object. They are immutable.
+type ObjectFindings struct {
+	Unreadable string // why nothing of it can be used; empty if it can. The rest is then empty
+	Findings   []Finding
+	More       int // that are not in Findings
+}
+
+// Problem returns what cannot be used: the reason of all of it, or the parts that do not convert, a line each; empty if
+// everything can. What has merely no effect is not in it.
+func (f *ObjectFindings) Problem() string {
+	if f.Unreadable != "" {
+		return f.Unreadable
+	}
+	meta := Meta{Findings: f.Findings, MoreFindings: f.More}
+	return meta.Partial()
+}
+
 // String returns the Finding as one line: rule 2: filter: URLRewrite is not supported.
 func (f Finding) String() string {
 	var line strings.Builder

@@ -19,6 +19,8 @@ type Workload struct {
 	HasDefault      bool
 	RequireIdentity *PortList // ports on which clients need an identity
 	Opaque          *PortList
+
+	Findings []Finding
 }
 
 // A Probe is a request that a kubelet sends.

@@ -22,8 +22,15 @@ type Levels struct {
 	Targets   *facts.Table[Reference, *Target] // Services that exist, and EgressNetworks
 	Egress    *facts.Table[string, *NamespaceEgress]
 
-	// Statuses are those of routes, rate limits and EgressNetworks. Answers do not depend on them.
+	// Findings are of objects that cannot be read, or of which a part has not the effect that it seems to have. People
+	// look at them; answers do not depend on them, nor on the next ones.
+	Findings *facts.Table[Reference, *ObjectFindings]
+
+	// Statuses are those of routes, rate limits and EgressNetworks.
 	Statuses *facts.Table[Reference, *WantedStatus]
+
+	// Unlisted are the resources of which it is not known yet which objects there are, sorted.
+	Unlisted watch.Value[[]string]
 }
 
 // A WorkloadRef names a Pod or an ExternalWorkload.
@@ -40,21 +47,26 @@ type NamespaceEgress struct{ All []*EgressNetwork }
 
 // NewLevels returns Levels of the clusters of a store. It is called before the first cluster is added.
 func NewLevels(store *federation.Store) *Levels {
-	l := &Levels{
+	levels := &Levels{
 		Workloads: facts.NewTable("workloads", facts.Options[WorkloadRef, *Workload]{}),
 		Servers:   facts.NewTable("server rules", facts.Options[string, *NamespaceServers]{}),
 		Targets:   facts.NewTable("targets", facts.Options[Reference, *Target]{}),
 		Egress:    facts.NewTable("egress", facts.Options[string, *NamespaceEgress]{}),
+
+		Findings: facts.NewTable("rule findings", facts.Options[Reference, *ObjectFindings]{
+			Equal: func(a, b *ObjectFindings) bool { return reflect.DeepEqual(a, b) },
+		}),
 		Statuses: facts.NewTable("rule statuses", facts.Options[Reference, *WantedStatus]{
 			Equal: func(a, b *WantedStatus) bool { return reflect.DeepEqual(a, b) },
 		}),
 	}
-	store.AddTable(l.Workloads)
-	store.AddTable(l.Servers)
-	store.AddTable(l.Targets)
-	store.AddTable(l.Egress)
-	store.AddTable(l.Statuses)
-	return l
+
+	for _, table := range []facts.Any{
+		levels.Workloads, levels.Servers, levels.Targets, levels.Egress, levels.Findings, levels.Statuses,
+	} {
+		store.AddTable(table)
+	}
+	return levels
 }
 
 // A LevelsReader reads what one cluster has.
@@ -73,14 +85,20 @@ func (l *Levels) In(store *federation.Store, c federation.Cluster) LevelsReader 
 
 // Listed reports whether everything was written once.
 func (r *LevelsReader) Listed() bool {
-	for _, synced := range []func() (bool, <-chan struct{}){
+	return isSynced(r.Workloads) && isSynced(r.Servers) && isSynced(r.Targets) && isSynced(r.Egress) &&
+		isSynced(r.Addresses)
+}
+
+func isSynced[K, V comparable](of *facts.Part[K, V]) bool {
+	synced, _ := of.Synced()
+	return synced
+}
+
+// AllSynced returns whether each kind of fact was written once, as of [facts.Part.Synced].
+func (r *LevelsReader) AllSynced() []func() (bool, <-chan struct{}) {
+	return []func() (bool, <-chan struct{}){
 		r.Workloads.Synced, r.Servers.Synced, r.Targets.Synced, r.Egress.Synced, r.Addresses.Synced,
-	} {
-		if is, _ := synced(); !is {
-			return false
-		}
 	}
-	return true
 }
 
 // AddToListed rings a bell when Listed may have changed, until remove is called.

@@ -27,6 +27,10 @@ const (
 	KindGRPCRoute
 	KindTLSRoute
 	KindTCPRoute
+
+	// Those that no reference names.
+	KindPod
+	KindExternalWorkload
 )
 
 // Groups of Kinds. That of core is empty.
@@ -52,6 +56,8 @@ var kinds = [...]struct{ group, name string }{
 	KindGRPCRoute:             {GatewayGroup, "GRPCRoute"},
 	KindTLSRoute:              {GatewayGroup, "TLSRoute"},
 	KindTCPRoute:              {GatewayGroup, "TCPRoute"},
+	KindPod:                   {"", "Pod"},
+	KindExternalWorkload:      {"workload.linkerd.io", "ExternalWorkload"},
 }
 
 // KindOf returns the Kind of a group and the name of a kind, as a reference has them: both without regard to case. The
@@ -60,7 +66,7 @@ func KindOf(group, name string) Kind {
 	if equalFold(group, "core") {
 		group = ""
 	}
-	for kind := KindService; int(kind) < len(kinds); kind++ {
+	for kind := KindService; kind <= KindTCPRoute; kind++ {
 		if equalFold(kinds[kind].group, group) && equalFold(kinds[kind].name, name) {
 			return kind
 		}

@@ -41,6 +41,9 @@ var (
 	errItems = fmt.Errorf("more than %d items", maxPortItems)
 )
 
+// ListOf returns a list of ports that have no names.
+func ListOf(ports federation.Ports) *PortList { return &PortList{numbers: ports} }
+
 // ParsePortList reads numbers, ranges such as 8000-8100 and names of ports, separated by commas. An item that is none
 // of these is dropped alone; the error then quotes the first one, and dropped counts all.
 func ParsePortList(text string) (list *PortList, dropped int, err error) {

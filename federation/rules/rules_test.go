@@ -30,6 +30,7 @@ func TestKindOf(t *testing.T) {
 		{"another kind", "", "Secret", KindOther},
 		{"empty", "", "", KindOther},
 		{"Gateway", GatewayGroup, "Gateway", KindOther},
+		{"what no reference names", "", "Pod", KindOther},
 		{"a letter that folds to s", PolicyGroup, "\u017ferver", KindOther},
 	} {
 		if got := KindOf(c.group, c.name); got != c.want {
@@ -37,7 +38,7 @@ func TestKindOf(t *testing.T) {
 		}
 	}
 
-	for kind := KindService; int(kind) < len(kinds); kind++ {
+	for kind := KindService; kind <= KindTCPRoute; kind++ {
 		if got := KindOf(kind.Group(), kind.String()); got != kind {
 			t.Errorf("%v is read as %v", kind, got)
 		}

@@ -15,8 +15,8 @@ cmd/fingerpost -> cmd/fingerpost/server
 cmd/fingerpost -> cluster/api discovery/linkerd federation internal/logs links serving
 cmd/fingerpost/app -> admission cmd/fingerpost/debug cmd/fingerpost/server cmd/fingerpost/webhook
 cmd/fingerpost/app -> cluster cluster/apply cluster/checkpoint cluster/endpointslice cluster/api cluster/lease
-cmd/fingerpost/app -> cluster/changes cluster/problem cluster/tokenreview
-cmd/fingerpost/app -> discovery/linkerd federation federation/rules federation/watch links links/mirror serving
+cmd/fingerpost/app -> cluster/changes cluster/problem cluster/ruleset cluster/tokenreview
+cmd/fingerpost/app -> discovery/linkerd discovery/policyapi federation federation/rules federation/watch links links/mirror serving
 cmd/fingerpost/check -> cmd/fingerpost/cli cmd/fingerpost/debug internal/words
 cmd/fingerpost/check -> cluster cluster/api cluster/apply cluster/linkerd cluster/problem federation links
 cmd/fingerpost/cli -> cmd/fingerpost/debug internal/words
@@ -50,6 +50,8 @@ cluster/view -> internal/words
 cluster/linkerd/serviceprofile -> federation federation/profile
 cluster/linkerd ->
 cluster/ruleobject -> cluster/linkerd federation federation/rules
+cluster/ruleset -> cluster/api cluster/linkerd cluster/ruleobject cluster/view
+cluster/ruleset -> federation federation/facts federation/rules
 cluster/problem ->
 cluster/tokenreview ->
 cluster/api -> federation federation/watch internal/words

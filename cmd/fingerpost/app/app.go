@@ -23,9 +23,11 @@ import (
 	"github.com/fingerpost/fingerpost/cluster/checkpoint"
 	"github.com/fingerpost/fingerpost/cluster/endpointslice"
 	"github.com/fingerpost/fingerpost/cluster/lease"
+	"github.com/fingerpost/fingerpost/cluster/ruleset"
 	"github.com/fingerpost/fingerpost/cmd/fingerpost/debug"
 	"github.com/fingerpost/fingerpost/cmd/fingerpost/server"
 	"github.com/fingerpost/fingerpost/discovery/linkerd"
+	"github.com/fingerpost/fingerpost/discovery/policyapi"
 	"github.com/fingerpost/fingerpost/federation"
 	"github.com/fingerpost/fingerpost/federation/rules"
 	"github.com/fingerpost/fingerpost/links"
@@ -86,7 +88,10 @@ type App struct {
 	Changes   *changes.Recent
 	Serving   *serving.Server
 	Discovery *linkerd.Server
-	Pages     http.Handler // of the debug server
+	Levels    *rules.Levels      // of policy; nil if nothing of it is read
+	Rules     rules.LevelsReader // of the local cluster
+	Policy    *policyapi.Server  // nil likewise
+	Pages     http.Handler       // of the debug server
 
 	Exported prometheus.Gatherer // Metrics and those of queues, with the label installation
 
@@ -110,6 +115,7 @@ func New(ctx context.Context, log logr.Logger, options Options) (*App, error) {
 	}
 
 	app.Registry = cluster.NewRegistry(log, app.Store, cluster.Options{
+		Rules:         app.newRules(log, options),
 		ProbeInterval: options.ProbeInterval, Thresholds: options.Thresholds, Budget: options.Budget,
 		Endpoints: !options.ReadSlices, Dial: options.Dial, ControllerNamespace: options.Discovery.ControllerNamespace,
 		DetailedMetrics: options.Discovery.DetailedMetrics, Checkpoints: checkpoints,
@@ -154,6 +160,10 @@ func New(ctx context.Context, log logr.Logger, options Options) (*App, error) {
 
 	app.Serving = serving.NewServer(log, options.Serving)
 	app.Discovery = linkerd.NewServer(log, app.Serving, app.Store, options.Discovery)
+	if app.Levels != nil {
+		app.Rules = app.Levels.In(app.Store, federation.Cluster(options.ClusterName))
+		app.Policy = policyapi.NewServer(app.Serving, app.Rules, &options.Policy.Rules)
+	}
 	app.Metrics.MustRegister(app.Registry, app.Ready.Metric())
 	app.Metrics.MustRegister(app.Serving.Collectors()...)
 	app.Metrics.MustRegister(app.Discovery.Collectors()...)
@@ -201,6 +211,17 @@ func openCheckpoints(log logr.Logger, options Options) (*checkpoint.Dir, []clust
 	return dir, specs
 }
 
+// newRules returns what reads the objects of policy of the local cluster; nil if nothing does.
+func (a *App) newRules(log logr.Logger, options Options) func(federation.Cluster) cluster.Reader {
+	if options.Policy.Addr == "" {
+		return nil
+	}
+	a.Levels = rules.NewLevels(a.Store)
+	return func(local federation.Cluster) cluster.Reader {
+		return ruleset.NewReconciler(log, local, a.Levels, &options.Policy.Rules)
+	}
+}
+
 // complete sets what follows from other options.
 func (o *Options) complete() {
 	o.Discovery.Cluster = federation.Cluster(o.ClusterName)
@@ -209,6 +230,14 @@ func (o *Options) complete() {
 		o.Writer.External, o.Writer.Federated = false, false
 	}
 	o.Mirrors = o.Mirrors && !o.ReadOnly
+
+	if r := &o.Policy.Rules; o.Policy.Addr != "" {
+		r.Identity = rules.IdentityDomain{
+			ControlPlane: o.Discovery.ControllerNamespace, Domain: o.Discovery.TrustDomain,
+		}
+		r.ClusterDomain = o.Discovery.ClusterDomain
+		r.OpaquePorts = rules.ListOf(o.Discovery.DefaultOpaquePorts)
+	}
 }
 
 // addLinks adds what reads Links and links clusters.
@@ -308,12 +337,10 @@ func (a *App) addServers(
 		Installations: options.Installations, Replica: options.Replica, Version: options.Version,
 		ReadOnly: options.ReadOnly, Unreadable: certificate.Unreadable,
 	})
-	grpcServer := server.NewGRPC(
-		log, options.Addr, options.Listen, certificate, a.Serving, a.register, a.Ready, a.Metrics)
+	a.addGRPC(log, options, certificate)
 
 	a.Add(
 		Part{Name: "Links", Run: a.Links.Start, Ready: []server.Condition{a.ready.links()}},
-		Part{Name: "gRPC server", Run: grpcServer.Start, Ready: []server.Condition{grpcServer.Listens()}},
 		Part{Name: "debug server", Run: a.newHTTP("debug", options.DebugAddr, a.Pages).Start},
 		Part{Name: "clusters", Run: a.Registry.Start, Ready: a.ready.clusters()},
 	)
@@ -325,8 +352,28 @@ func (a *App) addServers(
 	return a.addPeerServer(log, options, localConn, certificate)
 }
 
-// register registers what the gRPC server serves.
-func (a *App) register(s grpc.ServiceRegistrar) { pb.RegisterDestinationServer(s, a.Discovery) }
+// addGRPC adds the gRPC servers: of discovery, and of policy. What one serves is unknown to the other.
+func (a *App) addGRPC(log logr.Logger, options Options, certificate *server.Certificate) {
+	of := server.GRPCOptions{
+		Listen: options.Listen, Certificate: certificate,
+		On: a.Serving, Ready: a.Ready, Metrics: server.NewGRPCMetrics(a.Metrics),
+	}
+
+	if options.Addr != "" {
+		of.Name, of.Flag, of.Addr = "gRPC", "-addr", options.Addr
+		of.Register = func(s grpc.ServiceRegistrar) { pb.RegisterDestinationServer(s, a.Discovery) }
+		discovery := server.NewGRPC(log, of)
+		a.Add(Part{Name: "gRPC server", Run: discovery.Start, Ready: []server.Condition{discovery.Listens()}})
+	}
+
+	if options.Policy.Addr != "" {
+		of.Name, of.Flag, of.Addr = "policy", "-policy-addr", options.Policy.Addr
+		of.Register = a.Policy.Register
+		policy := server.NewGRPC(log, of)
+		listed := a.ready.rules(a.Levels, a.Rules)
+		a.Add(Part{Name: "policy server", Run: policy.Start, Ready: []server.Condition{listed, policy.Listens()}})
+	}
+}
 
 // Run runs all parts until ctx ends or one of them fails.
 func (a *App) Run(ctx context.Context) error {

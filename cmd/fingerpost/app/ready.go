@@ -5,6 +5,7 @@ import (
 
 	"github.com/fingerpost/fingerpost/cluster"
 	"github.com/fingerpost/fingerpost/cmd/fingerpost/server"
+	"github.com/fingerpost/fingerpost/federation/rules"
 	fedwatch "github.com/fingerpost/fingerpost/federation/watch"
 )
 
@@ -54,6 +55,31 @@ func (r *clusterReadiness) clusters() []server.Condition {
 	}
 
 	return []server.Condition{condition("local cluster", local), condition("linked clusters", r.patienceFor)}
+}
+
+// rules is the condition that the objects of policy are listed, or known from before. It has the names of the kinds
+// that are missing.
+func (r *clusterReadiness) rules(levels *rules.Levels, local rules.LevelsReader) server.Condition {
+	return server.Condition{
+		Name: "objects of policy",
+		Load: func() (time.Duration, []<-chan struct{}) {
+			var changed []<-chan struct{}
+			for _, synced := range local.AllSynced() {
+				is, superseded := synced()
+				if !is {
+					changed = append(changed, superseded)
+				}
+			}
+			if len(changed) > 0 {
+				return server.Forever, changed
+			}
+			return 0, nil
+		},
+		Missing: func() []string {
+			names, _ := levels.Unlisted.Load()
+			return names
+		},
+	}
 }
 
 func isRestored(local cluster.Status) bool { return !local.Checkpoint.IsZero() && local.Contact != nil }

@@ -43,40 +43,59 @@ func (f ListenFunc) listen(ctx context.Context, address string) (net.Listener, e
 	return f(ctx, "tcp", address)
 }
 
-// GRPC is the gRPC server as a part of the process.
+// GRPC is a gRPC server as a part of the process.
 type GRPC struct {
-	log         logr.Logger
-	addr        string
-	listen      ListenFunc
-	certificate *Certificate
-	server      *grpc.Server
-	serving     *serving.Server
-	ready       *Readiness
-	listens     fedwatch.Value[bool]
+	GRPCOptions
+	log     logr.Logger
+	server  *grpc.Server
+	listens fedwatch.Value[bool]
 }
 
-// NewGRPC returns a server of what register registers, gRPC health and reflection. Its streams are those of on. Without
-// a certificate it serves plaintext.
-func NewGRPC(
-	log logr.Logger, addr string, listen ListenFunc, certificate *Certificate, on *serving.Server,
-	register func(grpc.ServiceRegistrar), ready *Readiness, metrics *prometheus.Registry,
-) *GRPC {
+// GRPCOptions are what a gRPC server is made of.
+type GRPCOptions struct {
+	Name        string // for the log, and what /ready waits for
+	Flag        string // that has the address, such as -addr
+	Addr        string
+	Listen      ListenFunc
+	Certificate *Certificate                // nil: it serves plaintext
+	On          *serving.Server             // has its streams
+	Register    func(grpc.ServiceRegistrar) // what it serves
+	Ready       *Readiness
+	Metrics     *GRPCMetrics
+}
+
+// GRPCMetrics are those of all gRPC servers of a process.
+type GRPCMetrics struct {
+	counts *grpcprom.ServerMetrics
+	panics prometheus.Counter
+}
+
+// NewGRPCMetrics registers them.
+func NewGRPCMetrics(with *prometheus.Registry) *GRPCMetrics {
 	// Unary calls take milliseconds, streams live for minutes.
 	buckets := grpcprom.WithHistogramBuckets([]float64{.1, 1, 300, 3600})
-	counts := grpcprom.NewServerMetrics(grpcprom.WithServerHandlingTimeHistogram(buckets))
-	panics := prometheus.NewCounter(prometheus.CounterOpts{
-		Name: "fingerpost_panics_total", Help: "Panics that ended a stream. Each is a bug: the log has the stack.",
-	})
-	metrics.MustRegister(withoutMessageMetrics{counts}, panics)
+	m := &GRPCMetrics{
+		counts: grpcprom.NewServerMetrics(grpcprom.WithServerHandlingTimeHistogram(buckets)),
+		panics: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "fingerpost_panics_total", Help: "Panics that ended a stream. Each is a bug: the log has the stack.",
+		}),
+	}
+	with.MustRegister(withoutMessageMetrics{m.counts}, m.panics)
+	return m
+}
+
+// NewGRPC returns a server, of gRPC health and reflection besides.
+func NewGRPC(log logr.Logger, options GRPCOptions) *GRPC {
+	counts := options.Metrics.counts
 	recovered := recovery.WithRecoveryHandlerContext(func(_ context.Context, p any) error {
-		panics.Inc()
+		options.Metrics.panics.Inc()
 		stack := string(debug.Stack())
 		log.Error(fmt.Errorf("%v", p), "BUG: a stream has panicked; the others go on", "stack", stack)
 		return status.Error(codes.Internal, "internal error; the server's log has more")
 	})
 
-	age := on.Config().MaxStreamAge
-	server := grpc.NewServer(append(on.Options(),
+	age := options.On.Config().MaxStreamAge
+	server := grpc.NewServer(append(options.On.Options(),
 		grpc.WriteBufferSize(64<<10),
 		grpc.WaitForHandlers(true),
 		grpc.ConnectionTimeout(20*time.Second),
@@ -89,18 +108,16 @@ func NewGRPC(
 		grpc.ChainStreamInterceptor(countStreams(counts), recovery.StreamServerInterceptor(recovered)),
 	)...)
 
-	register(server)
+	options.Register(server)
 
 	reported := health.NewServer()
 	services := append(slices.Collect(maps.Keys(server.GetServiceInfo())), "") // the last is for all of them
-	ready.follow(func(ready bool) { setHealth(reported, services, ready) })
+	options.Ready.follow(func(ready bool) { setHealth(reported, services, ready) })
 	healthpb.RegisterHealthServer(server, reported)
 	reflection.Register(server)
 	counts.InitializeMetrics(server)
 
-	return &GRPC{
-		log: log, addr: addr, listen: listen, certificate: certificate, server: server, serving: on, ready: ready,
-	}
+	return &GRPC{GRPCOptions: options, log: log, server: server}
 }
 
 func setHealth(of *health.Server, services []string, ready bool) {
@@ -114,21 +131,21 @@ func setHealth(of *health.Server, services []string, ready bool) {
 }
 
 // Listens returns the Condition that the server listens, or has listened.
-func (g *GRPC) Listens() Condition { return Reached("gRPC", &g.listens) }
+func (g *GRPC) Listens() Condition { return Reached(g.Name, &g.listens) }
 
 // Start serves until ctx ends, and then drains: each stream ends with OK at a random point of the drain
 // window.
 func (g *GRPC) Start(ctx context.Context) error {
-	listener, err := g.listen.listen(ctx, g.addr)
+	listener, err := g.Listen.listen(ctx, g.Addr)
 	if err != nil {
-		return fmt.Errorf("-addr: %w", err)
+		return fmt.Errorf("%s: %w", g.Flag, err)
 	}
 
-	secure := g.certificate != nil
-	g.log.Info("gRPC server listens", "addr", listener.Addr().String(), "tls", secure)
-	listener = g.serving.Listen(listener)
+	secure := g.Certificate != nil
+	g.log.Info("gRPC server listens", "serves", g.Name, "addr", listener.Addr().String(), "tls", secure)
+	listener = g.On.Listen(listener)
 	if secure {
-		listener = &tlsListener{listener, g.certificate.ServerConfig(tls.VersionTLS12, "h2")}
+		listener = &tlsListener{listener, g.Certificate.ServerConfig(tls.VersionTLS12, "h2")}
 	}
 
 	g.listens.Store(true)
@@ -140,16 +157,16 @@ func (g *GRPC) Start(ctx context.Context) error {
 	case <-ctx.Done():
 	}
 
-	g.ready.setReady(false)
+	g.Ready.setReady(false)
 	var graceful sync.WaitGroup
 	graceful.Go(g.server.GracefulStop) // sends GOAWAY, and returns when every stream has ended
 	defer graceful.Wait()
-	window := g.serving.Config().DrainWindow
+	window := g.On.Config().DrainWindow
 	timer := time.NewTimer(window)
 	defer timer.Stop()
 
 	select {
-	case <-g.serving.Drain(window * 9 / 10):
+	case <-g.On.Drain(window * 9 / 10):
 	case <-timer.C:
 	}
 	// Streams that are not ours, such as a health check that watches, end here, and so do those whose client

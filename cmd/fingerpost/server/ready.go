@@ -4,6 +4,7 @@ import (
 	"context"
 	"math"
 	"reflect"
+	"strings"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -19,6 +20,19 @@ type Condition struct {
 	// Load returns for how long the process waits for it, from when it waits for nothing Forever: 0 once it is there.
 	// That may be another duration when one of changed has closed.
 	Load func() (patience time.Duration, changed []<-chan struct{})
+
+	Missing func() []string // what of it is not there, if it has parts; nil: it has none
+}
+
+// report returns the name, with what is missing.
+func (c Condition) report() string {
+	if c.Missing == nil {
+		return c.Name
+	}
+	if missing := c.Missing(); len(missing) > 0 {
+		return c.Name + " (" + strings.Join(missing, ", ") + ")"
+	}
+	return c.Name
 }
 
 // Forever is how long a process waits for what it cannot do without.
@@ -26,7 +40,7 @@ const Forever time.Duration = math.MaxInt64
 
 // Reached returns the Condition that a value is true. It waits for that Forever.
 func Reached(name string, value *fedwatch.Value[bool]) Condition {
-	return Condition{name, func() (time.Duration, []<-chan struct{}) {
+	return Condition{Name: name, Load: func() (time.Duration, []<-chan struct{}) {
 		reached, changed := value.Load()
 		if reached {
 			return 0, nil
@@ -79,7 +93,7 @@ func (r *Readiness) Report() (ready bool, missing []string) {
 	}
 	for _, c := range r.conditions {
 		if patience, _ := c.Load(); patience > 0 {
-			missing = append(missing, c.Name)
+			missing = append(missing, c.report())
 		}
 	}
 	return false, missing

@@ -85,18 +85,13 @@ func startGRPCReady(
 	addr = listener.Addr().String()
 	listener.Close()
 	on := serving.NewServer(logr.Discard(), serving.DefaultConfig())
-	g := NewGRPC(
-		logr.Discard(),
-		addr,
-		nil,
-		certificate,
-		on,
-		func(r grpc.ServiceRegistrar) {
+	g := NewGRPC(logr.Discard(), GRPCOptions{
+		Name: "gRPC", Flag: "-addr", Addr: addr, Certificate: certificate, On: on,
+		Register: func(r grpc.ServiceRegistrar) {
 			pb.RegisterDestinationServer(r, linkerd.NewServer(logr.Discard(), on, store, linkerd.Defaults()))
 		},
-		ready,
-		metrics,
-	)
+		Ready: ready, Metrics: NewGRPCMetrics(metrics),
+	})
 	if prepare != nil {
 		prepare(g.server)
 	}
@@ -255,9 +250,10 @@ func TestConditionsHavePatience(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var reached fedwatch.Value[bool]
 		ready, began := &Readiness{}, time.Now()
-		ready.Add(Reached("Links", &reached), Condition{"clusters", func() (time.Duration, []<-chan struct{}) {
-			return 3 * time.Second, nil
-		}})
+		ready.Add(Reached("Links", &reached), Condition{
+			Name: "clusters",
+			Load: func() (time.Duration, []<-chan struct{}) { return 3 * time.Second, nil },
+		})
 		ctx, cancel := context.WithCancel(t.Context())
 		var wg sync.WaitGroup
 		wg.Go(func() {

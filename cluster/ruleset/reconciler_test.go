@@ -1,0 +1,274 @@
+package ruleset
+
+import (
+	"fmt"
+	"maps"
+	"strings"
+	"testing"
+
+	"github.com/go-logr/logr"
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"pgregory.net/rapid"
+	"sigs.k8s.io/yaml"
+
+	"github.com/fingerpost/fingerpost/cluster/view"
+	"github.com/fingerpost/fingerpost/federation"
+	"github.com/fingerpost/fingerpost/federation/facts"
+	"github.com/fingerpost/fingerpost/federation/rules"
+)
+
+// A fixture is a Reconciler whose stores a test fills.
+type fixture struct {
+	*Reconciler
+	t interface {
+		Helper()
+		Fatal(...any)
+	}
+}
+
+func newFixture(t interface {
+	Helper()
+	Fatal(...any)
+}, unlisted ...rules.Kind,
+) *fixture {
+	store := federation.NewStore()
+	return newFixtureOf(t, rules.NewLevels(store), store, unlisted...)
+}
+
+func newFixtureOf(t interface {
+	Helper()
+	Fatal(...any)
+}, levels *rules.Levels, store *federation.Store, unlisted ...rules.Kind,
+) *fixture {
+	store.AddCluster("local", federation.Expectation{Local: true})
+	options := &rules.Options{
+		Identity:      rules.IdentityDomain{ControlPlane: "linkerd", Domain: "cluster.local"},
+		ClusterDomain: "cluster.local", OpaquePorts: rules.ListOf(federation.Ports{}),
+		DefaultPolicy: rules.AllUnauthenticated,
+	}
+	f := &fixture{NewReconciler(logr.Discard(), "local", levels, options), t}
+	var inputs []view.Input
+	for _, kind := range unlisted {
+		inputs = append(inputs, f.inputOf(kind).Input)
+	}
+	f.Begin(inputs...)
+	return f
+}
+
+func (f *fixture) end() { f.queue.ShutDown() }
+
+// settle has everything published that follows from the stores.
+func (f *fixture) settle() {
+	for f.queue.Len() > 0 {
+		o, _ := f.queue.Get()
+		if o.Name == "" {
+			delete(f.unlisted, o.kind)
+		} else {
+			f.apply(o)
+		}
+		f.queue.Done(o)
+	}
+	f.publish()
+}
+
+// put has the stores hold objects, in YAML.
+func (f *fixture) put(text string) {
+	f.t.Helper()
+	for one := range strings.SplitSeq(text, "---\n") {
+		kind, object := f.parse(one)
+		f.inputOf(kind).Store.Update(object)
+	}
+}
+
+func (f *fixture) remove(text string) {
+	f.t.Helper()
+	kind, object := f.parse(text)
+	f.inputOf(kind).Store.Delete(object)
+}
+
+func (f *fixture) parse(text string) (rules.Kind, any) {
+	f.t.Helper()
+	var u unstructured.Unstructured
+	if err := yaml.Unmarshal([]byte(text), &u.Object); err != nil {
+		f.t.Fatal(text, err)
+	}
+
+	group, _, isIn := strings.Cut(u.GetAPIVersion(), "/")
+	if !isIn {
+		group = ""
+	}
+	into := map[string]any{"Pod": &corev1.Pod{}, "Service": &corev1.Service{}}[u.GetKind()]
+	if into == nil {
+		into = &u
+	} else if err := runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, into); err != nil {
+		f.t.Fatal(text, err)
+	}
+	for _, i := range f.inputs {
+		if i.of.Group() == group && i.of.String() == u.GetKind() {
+			return i.of, into
+		}
+	}
+	f.t.Fatal("no such kind", text)
+	return 0, nil
+}
+
+// published are all Tables, in a form that tests compare.
+type published struct {
+	Workloads map[rules.WorkloadRef]*rules.Workload
+	Servers   map[string]*rules.NamespaceServers
+	Targets   map[rules.Reference]*rules.Target
+	Egress    map[string]*rules.NamespaceEgress
+	Findings  map[rules.Reference]*rules.ObjectFindings
+	Statuses  map[rules.Reference]*rules.WantedStatus
+}
+
+func (f *fixture) published() published {
+	l := f.levels
+	return published{
+		collect(l.Workloads), collect(l.Servers), collect(l.Targets), collect(l.Egress), collect(l.Findings),
+		collect(l.Statuses),
+	}
+}
+
+func collect[K, V comparable](t *facts.Table[K, V]) map[K]V { return maps.Collect(t.All("local")) }
+
+var comparing = []cmp.Option{
+	cmp.AllowUnexported(rules.PortList{}, rules.Network{}, federation.Ports{}),
+	cmpopts.EquateComparable(), cmpopts.EquateEmpty(),
+	cmpopts.SortSlices(func(a, b *rules.EgressNetwork) bool { return a.Name < b.Name }),
+	cmpopts.IgnoreUnexported(rules.Network{}),
+}
+
+// words from which objects are drawn: few, so that they meet.
+var (
+	namespaces = []string{"shop", "till"}
+	names      = []string{"a", "b"}
+)
+
+// drawObject returns an object in YAML.
+func drawObject(t *rapid.T) string {
+	one := func(label string, from ...string) string { return rapid.SampledFrom(from).Draw(t, label) }
+	namespace, name := one("namespace", namespaces...), one("name", names...)
+	other, otherNamespace := one("other", names...), one("other namespace", namespaces...)
+	head := func(version, kind string) string {
+		return fmt.Sprintf("apiVersion: %s\nkind: %s\nmetadata:\n  namespace: %s\n  name: %s\n  creationTimestamp: %q\n",
+			version, kind, namespace, name, one("age", "2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z"))
+	}
+	policy := func(version, kind, spec string) string {
+		return head("policy.linkerd.io/"+version, kind) + "spec: " + spec
+	}
+
+	parent := one("parent",
+		`{group: policy.linkerd.io, kind: Server, name: `+other+`}`,
+		`{group: core, kind: Service, name: `+other+`, port: 80}`,
+		`{group: core, kind: Service, name: `+other+`, namespace: `+otherNamespace+`}`,
+		`{group: policy.linkerd.io, kind: EgressNetwork, name: `+other+`, port: 443}`)
+	rule := `{backendRefs: [{name: ` + one("backend", names...) + `, namespace: ` + otherNamespace + `, port: 80}]}`
+
+	switch one("kind", "Pod", "ExternalWorkload", "Service", "Server", "ServerAuthorization", "AuthorizationPolicy",
+		"MeshTLSAuthentication", "NetworkAuthentication", "HTTPLocalRateLimitPolicy", "EgressNetwork", "HTTPRoute",
+		"HTTPRoute of policy", "GRPCRoute", "TCPRoute", "TLSRoute") {
+	case "Pod":
+		return head("v1", "Pod") + "  labels: {app: " + other + "}\nspec: {containers: [{name: c, ports: " +
+			"[{name: http, containerPort: 8080}]}]}"
+	case "ExternalWorkload":
+		return head("workload.linkerd.io/v1beta1", "ExternalWorkload") + "spec: {ports: " +
+			one("ports", `[{name: http, port: 80}]`, `5`) + "}"
+	case "Service":
+		return head("v1", "Service") + "  annotations: {timeout.linkerd.io/request: " + one("timeout", "1s", "x") +
+			"}\nspec: {clusterIP: " + one("ip", "10.0.0.1", "None") + ", ports: [{port: 80}]}"
+	case "Server":
+		return policy("v1beta3", "Server", one("server",
+			`{podSelector: {}, port: http, accessPolicy: deny}`, `{podSelector: {matchLabels: {app: a}}, port: 80}`,
+			`{port: 80}`))
+	case "ServerAuthorization":
+		return policy("v1beta1", "ServerAuthorization", `{server: `+one("server", `{name: `+other+`}`,
+			`{selector: {}}`)+`, client: {unauthenticated: true}}`)
+	case "AuthorizationPolicy":
+		return policy("v1alpha1", "AuthorizationPolicy", `{targetRef: `+one("target",
+			`{group: policy.linkerd.io, kind: Server, name: `+other+`}`, `{kind: Namespace, name: `+namespace+`}`,
+			`{group: gateway.networking.k8s.io, kind: HTTPRoute, name: `+other+`}`)+
+			`, requiredAuthenticationRefs: `+one("required", `[]`,
+			`[{group: policy.linkerd.io, kind: MeshTLSAuthentication, name: a, namespace: `+otherNamespace+`}]`,
+			`[{group: policy.linkerd.io, kind: NetworkAuthentication, name: b}]`)+`}`)
+	case "MeshTLSAuthentication":
+		return policy("v1alpha1", "MeshTLSAuthentication", `{identities: [`+one("identity", `"*"`, "a.b")+`]}`)
+	case "NetworkAuthentication":
+		return policy("v1alpha1", "NetworkAuthentication", `{networks: [{cidr: `+one("cidr", "10.0.0.0/8", "x")+`}]}`)
+	case "HTTPLocalRateLimitPolicy":
+		return policy("v1alpha1", "HTTPLocalRateLimitPolicy",
+			`{targetRef: {group: policy.linkerd.io, kind: Server, name: `+other+`}, total: {requestsPerSecond: 5}}`)
+	case "EgressNetwork":
+		return policy("v1alpha1", "EgressNetwork", `{trafficPolicy: `+one("traffic", "Allow", "Deny")+`}`)
+	case "HTTPRoute of policy":
+		return policy("v1beta3", "HTTPRoute", `{parentRefs: [`+parent+`], rules: [`+rule+`]}`)
+	default:
+		kind := one("route", "HTTPRoute", "GRPCRoute", "TCPRoute", "TLSRoute")
+		version := map[string]string{"TCPRoute": "v1alpha2", "TLSRoute": "v1alpha2"}[kind]
+		if version == "" {
+			version = "v1"
+		}
+		return head("gateway.networking.k8s.io/"+version, kind) + `spec: {parentRefs: [` + parent + `], rules: [` +
+			rule + `]}`
+	}
+}
+
+// What is published follows from the objects that there are, whichever events have led there; and when all of them are
+// gone nothing is kept.
+func TestReconcilerFollows(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var unlisted []rules.Kind
+		if rapid.Bool().Draw(t, "late") {
+			unlisted = []rules.Kind{rules.KindServer, rules.KindGRPCRoute}
+		}
+		f := newFixture(t, unlisted...)
+		defer f.end()
+		there := map[rules.Reference]string{}
+
+		for range rapid.IntRange(1, 30).Draw(t, "events") {
+			object := drawObject(t)
+			kind, o := f.parse(object)
+			meta := o.(metav1.Object)
+			id := rules.Reference{Kind: kind, Namespace: meta.GetNamespace(), Name: meta.GetName()}
+			if _, is := there[id]; is && rapid.IntRange(0, 2).Draw(t, "deletes") == 0 {
+				f.remove(object)
+				delete(there, id)
+			} else {
+				f.put(object)
+				there[id] = object
+			}
+			if rapid.Bool().Draw(t, "settles") {
+				f.settle()
+			}
+		}
+		for _, kind := range unlisted {
+			f.Listed(f.inputOf(kind).Input)
+		}
+		f.settle()
+
+		fresh := newFixture(t)
+		defer fresh.end()
+		for _, object := range there {
+			fresh.put(object)
+		}
+		fresh.settle()
+		if diff := cmp.Diff(fresh.published(), f.published(), comparing...); diff != "" {
+			t.Fatalf("it differs from what follows from the same objects (-fresh +after events):\n%s", diff)
+		}
+
+		for _, object := range there {
+			f.remove(object)
+		}
+		f.settle()
+		left := len(f.values) + len(f.namespaces) + len(f.mesh) + len(f.networks) + len(f.attached) + len(f.routesOf) +
+			len(f.sendersTo) + len(f.policiesOf)
+		if diff := cmp.Diff(published{}, f.published(), comparing...); diff != "" || left > 0 {
+			t.Fatalf("of objects that are gone %d things are kept:\n%s", left, diff)
+		}
+	})
+}
