@@ -44,15 +44,17 @@ func drawView(t *rapid.T, svc Service) *View {
 		ExternalName: rapid.Float64().Draw(t, "external") < .05,
 		Opaque:       rapid.SampledFrom([]Ports{{}, {}, PortsOf(), PortsOf(PortRange{80, 80})}).Draw(t, "opaque"),
 		Ports: rapid.SampledFrom([][]ServicePort{
-			{{80, TCP, "http", 0}},
-			{{80, TCP, "http", 8080}},
-			{{80, TCP, "http", 8080}, {81, TCP, "alt", 8081}},
-			{{80, TCP, "", 0}},
-			{{80, TCP, "web", 8080}},
-			{{80, TCP, "alt", 8080}},
-			{{80, UDP, "http", 8080}},
-			{{80, TCP, "alt", 0}, {80, UDP, "http", 0}},
-			{{80, UDP, "http", 0}, {80, SCTP, "alt", 8081}},
+			{{80, TCP, "http", 0, ""}},
+			{{80, TCP, "http", 8080, ""}},
+			{{80, TCP, "http", 8080, ""}, {81, TCP, "alt", 8081, ""}},
+			{{80, TCP, "", 0, ""}},
+			{{80, TCP, "web", 8080, ""}},
+			{{80, TCP, "http", 0, "h2c"}},
+			{{80, TCP, "http", 0, "http"}, {81, TCP, "alt", 8081, "h2c"}},
+			{{80, TCP, "alt", 8080, ""}},
+			{{80, UDP, "http", 8080, ""}},
+			{{80, TCP, "alt", 0, ""}, {80, UDP, "http", 0, ""}},
+			{{80, UDP, "http", 0, ""}, {80, SCTP, "alt", 8081, ""}},
 			nil,
 		}).Draw(t, "ports"),
 	}
@@ -301,7 +303,7 @@ func (r *reader) follow(t *rapid.T, m *model) {
 	first, before := r.declared == nil, r.declaration
 	var d *Declaration
 	if d, r.declared = r.watch.Declaration(); d != nil {
-		r.declaration = &Declaration{d.ExternalName, slices.Clone(d.Ports), d.Opaque}
+		r.declaration = &Declaration{d.ExternalName, slices.Clone(d.Ports), d.Opaque, slices.Clone(d.Imported)}
 	} else {
 		r.declaration = nil
 	}
@@ -310,7 +312,7 @@ func (r *reader) follow(t *rapid.T, m *model) {
 	}
 	var want *Declaration
 	if v := m.view(r.ref); v != nil {
-		want = &Declaration{v.ExternalName, slices.Clone(v.Ports), v.Opaque}
+		want = &Declaration{v.ExternalName, slices.Clone(v.Ports), v.Opaque, m.imported(r.ref)}
 	}
 	if !reflect.DeepEqual(r.declaration, want) {
 		t.Fatalf("declaration: %v is %v, want %v", r.ref, r.declaration, want)

@@ -67,6 +67,38 @@ func (m *model) view(ref Ref) *View {
 	return nil
 }
 
+// imported returns what the members of a composition declare about protocols: number by number, all opinions.
+func (m *model) imported(ref Ref) (all []ImportedPort) {
+	if m.view(ref).Composition == nil {
+		return nil
+	}
+	for number := range uint16(100) {
+		opinions := map[string]ImportedPort{}
+		for _, t := range m.terms(ref) {
+			v := m.view(t.Ref)
+			if v == nil {
+				continue
+			}
+			for _, p := range v.Ports {
+				opaque := v.Opaque.Contains(number) && p.App == ""
+				if p.Number == number && (p.App != "" || v.Opaque.Given()) {
+					opinions[fmt.Sprint(p.App, opaque)] = ImportedPort{Number: number, App: p.App, Opaque: opaque}
+				}
+			}
+		}
+		switch len(opinions) {
+		case 0:
+		case 1:
+			for _, one := range opinions {
+				all = append(all, one)
+			}
+		default:
+			all = append(all, ImportedPort{Number: number, Disputed: true})
+		}
+	}
+	return all
+}
+
 func (m *model) unknown(ref Ref) []Cluster {
 	var out []Cluster
 	for _, t := range m.terms(ref) {

@@ -423,7 +423,7 @@ func (s *Store) publish() []watch.Superseded {
 		h.draft.Version = s.version
 		superseded = append(superseded, h.snapshot.Swap(h.draft))
 		before, _ := h.declaration.Load()
-		if next := h.draft.View.declaration(before); next != before {
+		if next := h.draft.declaration(before); next != before {
 			superseded = append(superseded, h.declaration.Swap(next))
 		}
 		h.draft = nil
@@ -633,6 +633,9 @@ func (w *Watch) Load() (*Snapshot, <-chan struct{}) { return w.head.snapshot.Loa
 // Declaration is Load for readers that need no more than the Declaration, nil for a Service that does not
 // exist: they are not woken when only endpoints change, which is what changes nearly always.
 func (w *Watch) Declaration() (*Declaration, <-chan struct{}) { return w.head.declaration.Load() }
+
+// Ref returns which Service is watched.
+func (w *Watch) Ref() Ref { return w.head.ref }
 
 // Close ends the watch. A second Close does nothing.
 func (w *Watch) Close() {

@@ -51,6 +51,16 @@ type Declaration struct {
 	ExternalName bool
 	Ports        []ServicePort
 	Opaque       Ports
+	Imported     []ImportedPort // of a Service that stands for others: what these declare; sorted by Number
+}
+
+// An ImportedPort is the protocol of a port by the Services that another one stands for. All of them that declare one
+// agree, or it is Disputed. One that declares neither App nor Opaque has it detected.
+type ImportedPort struct {
+	Number   uint16
+	App      string // as of a ServicePort
+	Opaque   bool   // a proxy should not detect it
+	Disputed bool   // then the rest is empty
 }
 
 // A ServicePort is a port that a Service declares. A number may be that of several, of one Protocol each: who asks
@@ -60,6 +70,7 @@ type ServicePort struct {
 	Protocol Transport
 	Name     string
 	Target   uint16 // number of the port at the endpoints, if the Service has one; 0: only the Slices do
+	App      string // the application protocol, if the Service declares one
 }
 
 // A Port is a port of endpoints, by the name that the Service gives it.
@@ -408,16 +419,69 @@ func (d *Declaration) Declares(n uint16) bool {
 	return slices.ContainsFunc(d.Ports, func(p ServicePort) bool { return p.Number == n })
 }
 
-// declaration returns the Declaration of v, nil of nil, and old if that is equal.
-func (v *View) declaration(old *Declaration) *Declaration {
-	switch {
-	case v == nil:
+// declaration returns the Declaration of the Service, nil if there is none, and old if that is equal.
+func (s *Snapshot) declaration(old *Declaration) *Declaration {
+	view := s.View
+	if view == nil {
 		return nil
-	case old != nil && v.ExternalName == old.ExternalName && v.Opaque == old.Opaque &&
-		slices.Equal(v.Ports, old.Ports):
+	}
+	imported := s.imported()
+	isSame := old != nil && view.ExternalName == old.ExternalName && view.Opaque == old.Opaque &&
+		slices.Equal(view.Ports, old.Ports) && slices.Equal(imported, old.Imported)
+	if isSame {
 		return old
 	}
-	return &Declaration{v.ExternalName, v.Ports, v.Opaque}
+	return &Declaration{view.ExternalName, view.Ports, view.Opaque, imported}
+}
+
+// imported returns what the Services declare that this one stands for. A cluster that is away is as it was.
+func (s *Snapshot) imported() (all []ImportedPort) {
+	if s.View.Composition == nil {
+		return nil
+	}
+
+	for _, m := range s.Members {
+		if m.View == nil {
+			continue
+		}
+		for _, port := range m.View.Ports {
+			if declared, is := m.View.protocolOf(port); is {
+				all = withImported(all, declared)
+			}
+		}
+	}
+	return all
+}
+
+// protocolOf returns what a Service declares of the protocol of one of its ports, if it does.
+func (v *View) protocolOf(port ServicePort) (declared ImportedPort, is bool) {
+	declared.Number, declared.App = port.Number, port.App
+	if port.App == "" {
+		declared.Opaque = v.Opaque.Contains(port.Number)
+	}
+	return declared, port.App != "" || v.Opaque.Given()
+}
+
+func withImported(all []ImportedPort, declared ImportedPort) []ImportedPort {
+	at, found := slices.BinarySearchFunc(all, declared.Number, func(p ImportedPort, number uint16) int {
+		return cmp.Compare(p.Number, number)
+	})
+	switch {
+	case !found:
+		return slices.Insert(all, at, declared)
+	case all[at] != declared:
+		all[at] = ImportedPort{Number: declared.Number, Disputed: true}
+	}
+	return all
+}
+
+// ImportedPort returns what the Services that this one stands for declare of a port, if they do.
+func (d *Declaration) ImportedPort(number uint16) (port ImportedPort, declared bool) {
+	at := slices.IndexFunc(d.Imported, func(p ImportedPort) bool { return p.Number == number })
+	if at < 0 {
+		return port, false
+	}
+	return d.Imported[at], true
 }
 
 // sharing returns old if it equals v, and otherwise a View that is equal to v and shares every equal

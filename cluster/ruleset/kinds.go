@@ -36,7 +36,9 @@ func (r *Reconciler) addKinds() {
 		return r.interned.intern(ruleobject.Pod(p)), nil
 	})
 	addKind(r, rules.KindService, view.ServiceKind(), func(s *corev1.Service) (*ruleobject.Service, error) {
-		return ruleobject.ReadService(s), nil
+		service := ruleobject.ReadService(s)
+		service.Imports = view.StandsForOthers(s)
+		return service, nil
 	})
 	addKind(r, rules.KindExternalWorkload, externals, func(u *unstructured.Unstructured) (*rules.Workload, error) {
 		w, err := ruleobject.External(u)

@@ -76,6 +76,12 @@ func Misread(annotations map[string]string, known []string) string {
 	return strings.Join(all, "; ")
 }
 
+// StandsForOthers reports whether a Service has no endpoints of its own.
+func StandsForOthers(svc *corev1.Service) bool {
+	_, isMirror := svc.Labels[linkerd.RemoteDiscoveryKey]
+	return isMirror || IsFederated(svc)
+}
+
 // IsFederated reports whether a Service stands for those of several clusters.
 func IsFederated(svc *corev1.Service) bool {
 	for _, key := range []string{linkerd.RemoteDiscoveryKey, linkerd.LocalDiscoveryAnnotation, MembersKey} {

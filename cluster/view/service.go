@@ -57,6 +57,14 @@ func throughGateway(svc *corev1.Service, v *federation.View, out *omissions) fed
 	return federation.Cluster(out.label("label "+cluster, svc.Labels[cluster]))
 }
 
+// appProtocol returns the application protocol that a port declares (KEP-1507).
+func appProtocol(p corev1.ServicePort, out *omissions) string {
+	if p.AppProtocol == nil {
+		return ""
+	}
+	return api.Intern(out.app(*p.AppProtocol))
+}
+
 // servicePorts returns the ports of a Service by number and protocol.
 func servicePorts(declared []corev1.ServicePort, out *omissions) (ports []federation.ServicePort) {
 	for _, p := range firstOf(out, "ports", declared, maxPorts) {
@@ -66,7 +74,7 @@ func servicePorts(declared []corev1.ServicePort, out *omissions) (ports []federa
 			continue
 		}
 		ports = append(ports, federation.ServicePort{
-			Number: n, Protocol: protocol, Name: p.Name, Target: targetPort(p),
+			Number: n, Protocol: protocol, Name: p.Name, Target: targetPort(p), App: appProtocol(p, out),
 		})
 	}
 

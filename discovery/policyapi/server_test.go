@@ -32,6 +32,7 @@ type world struct {
 	t         *testing.T
 	server    *policyapi.Server
 	serving   *serving.Server
+	store     *federation.Store
 	workloads *facts.Writer[rules.WorkloadRef, *rules.Workload]
 	servers   *facts.Writer[string, *rules.NamespaceServers]
 	targets   *facts.Writer[rules.Reference, *rules.Target]
@@ -51,7 +52,7 @@ func inWorld(t *testing.T, test func(w *world)) {
 		config := serving.DefaultConfig()
 		config.MaxStreamAge = 0
 		w := &world{
-			t: t, serving: serving.NewServer(logr.Discard(), config),
+			t: t, serving: serving.NewServer(logr.Discard(), config), store: store,
 			workloads: levels.Workloads.NewWriter(local), servers: levels.Servers.NewWriter(local),
 			targets: levels.Targets.NewWriter(local), egress: levels.Egress.NewWriter(local),
 			addresses: store.Addresses.NewWriter(local),
@@ -170,8 +171,13 @@ func (w *world) watch(spec *outbound.TrafficSpec) *stream {
 		if r := message.GetMetadata().GetResource(); r != nil {
 			text = fmt.Sprintf("%s:%d", r.GetName(), r.GetPort())
 		}
-		if o := message.GetProtocol().GetOpaque(); o != nil {
-			text += " " + o.GetRoutes()[0].GetMetadata().GetDefault()
+		switch protocol := message.GetProtocol(); {
+		case protocol.GetOpaque() != nil:
+			text += " " + protocol.GetOpaque().GetRoutes()[0].GetMetadata().GetDefault()
+		case protocol.GetHttp1() != nil:
+			text += " http1"
+		case protocol.GetHttp2() != nil:
+			text += " http2"
 		}
 		return text, err
 	}, func(s *stream) error { return w.server.Watch(spec, outboundSink{s}) })
@@ -359,6 +365,61 @@ func TestWatch(t *testing.T) {
 		w.wants("PO09", egress, "out:443")
 		w.egress.Delete("shop")
 		w.wantsEnd("PO09", egress, codes.OK)
+	})
+}
+
+// A Service that stands for others has the protocol that they declare, unless it declares one itself.
+func TestImportedProtocol(t *testing.T) {
+	inWorld(t, func(w *world) {
+		web := federation.Service{Namespace: "shop", Name: "web"}
+		target := &rules.Target{
+			Reference: rules.Reference{Kind: rules.KindService, Namespace: "shop", Name: "web"}, Exists: true,
+			Ports: []rules.ServicePort{{NamedPort: rules.NamedPort{Number: 80}}}, Imports: true,
+		}
+		composition := &federation.Composition{Union: true}
+		remote := map[federation.Cluster]*federation.ClusterWriter{}
+		for _, c := range []federation.Cluster{"east", "west"} {
+			ref := federation.Ref{Cluster: c, Service: web}
+			composition.Members = append(composition.Members, federation.MemberRef{Ref: ref})
+			w.store.AddCluster(c, federation.Expectation{})
+			remote[c] = w.store.NewWriter(c)
+		}
+		w.store.NewWriter(local).Set(web, &federation.View{Composition: composition})
+		w.targets.Set(target.Reference, target)
+		w.list()
+		stream := w.watch(named("web.shop.svc.cluster.local:80"))
+
+		const http1, http2, detect, opaque = "web:80 http1", "web:80 http2", "web:80", "web:80 opaq"
+		declares := func(c federation.Cluster, app string, opaque ...federation.PortRange) {
+			view := &federation.View{Ports: []federation.ServicePort{{Number: 80, App: app}}}
+			if len(opaque) > 0 {
+				view.Opaque = federation.PortsOf(opaque...)
+			}
+			remote[c].Set(web, view)
+		}
+		w.wants("no member declares anything", stream, detect)
+		declares("east", "kubernetes.io/h2c")
+		w.wants("PM07: h2c and nothing", stream, http2)
+		declares("west", "kubernetes.io/h2c")
+		w.wants("PM07: h2c and h2c", stream)
+		declares("west", "http")
+		w.wants("PM07: h2c and http", stream, detect)
+		declares("west", "")
+		w.wants("PM05", stream, http2)
+		w.store.SetState("east", federation.Stale)
+		w.wants("PM09: out of contact", stream)
+
+		own := *target
+		own.Ports = []rules.ServicePort{{NamedPort: rules.NamedPort{Number: 80}, AppProtocol: "http"}}
+		w.targets.Set(target.Reference, &own)
+		w.wants("PM06", stream, http1)
+		w.targets.Set(target.Reference, target)
+		w.wants("PM06: no more", stream, http2)
+		w.store.RemoveCluster("east")
+		w.wants("PM09: unlinked", stream, detect)
+		declares("west", "", federation.PortRange{First: 80, Last: 90})
+		w.wants("PM08", stream, opaque)
+		stream.cancel()
 	})
 }
 

@@ -59,6 +59,8 @@ type outboundReader struct {
 	address     watch.Lookup[netip.Addr, *federation.Address]
 	target      watch.Lookup[rules.Reference, *rules.Target]
 	own, global watch.Lookup[string, *rules.NamespaceEgress]
+	imports     *federation.Watch // of the target, if it stands for others and they count; nil: it does not
+	bell        *watch.Bell
 }
 
 func (s *Server) newOutboundReader(asked target, client string, bell *watch.Bell) *outboundReader {
@@ -66,6 +68,7 @@ func (s *Server) newOutboundReader(asked target, client string, bell *watch.Bell
 		server: s, asked: asked, client: client,
 		address: watch.NewLookup(s.levels.Addresses, bell), target: watch.NewLookup(s.levels.Targets, bell),
 		own: watch.NewLookup(s.levels.Egress, bell), global: watch.NewLookup(s.levels.Egress, bell),
+		bell: bell,
 	}
 }
 
@@ -74,6 +77,14 @@ func (r *outboundReader) close() {
 	r.target.Close()
 	r.own.Close()
 	r.global.Close()
+	r.closeImports()
+}
+
+func (r *outboundReader) closeImports() {
+	if r.imports != nil {
+		r.imports.Close()
+		r.imports = nil
+	}
 }
 
 // errUnknown is what a call gets about an address of a Service that is about to be read.
@@ -125,7 +136,28 @@ func (r *outboundReader) levelOf(of rules.Reference) outboundLevel {
 	if level.target != nil && level.target.HasConsumers(r.client) {
 		level.query.Client = r.client
 	}
+	level.query.Imported = r.imported(level.target)
 	return level
+}
+
+// imported returns what the Services declare about the port that a target stands for; nothing if they do not count.
+func (r *outboundReader) imported(target *rules.Target) (port federation.ImportedPort) {
+	if target == nil || !target.NeedsImported(r.asked.port) {
+		r.closeImports()
+		return port
+	}
+
+	service := federation.Service{Namespace: target.Namespace, Name: target.Name}
+	if r.imports == nil || r.imports.Ref().Service != service {
+		r.closeImports()
+		levels := &r.server.levels
+		r.imports = levels.Store.Watch(federation.Ref{Cluster: levels.Cluster, Service: service})
+		r.imports.AddToDeclaration(r.bell)
+	}
+	if declared, _ := r.imports.Declaration(); declared != nil {
+		port, _ = declared.ImportedPort(r.asked.port)
+	}
+	return port
 }
 
 // Get returns the policy of a target as it is now.

@@ -71,6 +71,8 @@ func NewLevels(store *federation.Store) *Levels {
 
 // A LevelsReader reads what one cluster has.
 type LevelsReader struct {
+	Store     *federation.Store
+	Cluster   federation.Cluster
 	Workloads *facts.Part[WorkloadRef, *Workload]
 	Servers   *facts.Part[string, *NamespaceServers]
 	Targets   *facts.Part[Reference, *Target]
@@ -80,7 +82,9 @@ type LevelsReader struct {
 
 // In returns a reader of what a cluster has. It may be linked later.
 func (l *Levels) In(store *federation.Store, c federation.Cluster) LevelsReader {
-	return LevelsReader{l.Workloads.In(c), l.Servers.In(c), l.Targets.In(c), l.Egress.In(c), store.Addresses.In(c)}
+	return LevelsReader{
+		store, c, l.Workloads.In(c), l.Servers.In(c), l.Targets.In(c), l.Egress.In(c), store.Addresses.In(c),
+	}
 }
 
 // Listed reports whether everything was written once.

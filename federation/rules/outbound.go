@@ -6,6 +6,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/fingerpost/fingerpost/federation"
 )
 
 // A Target is what clients send to, and all that is asked of that: a Service, which need not exist, or an
@@ -17,6 +19,10 @@ type Target struct {
 	Ports    []ServicePort // of a Service
 	Settings Settings
 	Deny     bool // of an EgressNetwork: what no route allows
+
+	// Imports is whether a Service stands for others, as a mirror or a federated one does. What they declare about the
+	// protocol of a port counts where the Service itself declares nothing.
+	Imports bool
 
 	Attached []Attachment       // in any order; those that are not accepted do not count
 	Found    map[Reference]bool // which of the Services that their backends name exist
@@ -35,6 +41,15 @@ type OutboundQuery struct {
 
 	// ByAddress is whether it asks for an address. The answer about an EgressNetwork then leads there.
 	ByAddress bool
+
+	// Imported is what the Services declare that a Target stands for. Without a number it is nothing.
+	Imported federation.ImportedPort
+}
+
+// NeedsImported reports whether the answer about a port depends on what the Services declare that a Target stands for.
+func (t *Target) NeedsImported(port uint16) bool {
+	return t.Imports && t.Settings.OpaquePorts == nil &&
+		!slices.ContainsFunc(t.Ports, func(p ServicePort) bool { return p.Number == port && p.AppProtocol != "" })
 }
 
 // An Outbound is how clients reach a target. It is immutable.
@@ -106,17 +121,21 @@ const (
 )
 
 // Outbound returns how clients reach a port of a target.
-func (o *Options) Outbound(t *Target, q OutboundQuery) *Outbound {
-	answer := &outboundAnswer{Options: o, Target: t, OutboundQuery: q}
-	declared := slices.IndexFunc(t.Ports, func(p ServicePort) bool { return p.Number == q.Port })
-	if t.Kind == KindService && q.ByAddress && declared < 0 {
+func (o *Options) Outbound(t *Target, asked OutboundQuery) *Outbound {
+	answer := &outboundAnswer{Options: o, Target: t, OutboundQuery: asked}
+	declared := slices.IndexFunc(t.Ports, func(p ServicePort) bool { return p.Number == asked.Port })
+	if t.Kind == KindService && asked.ByAddress && declared < 0 {
 		return answer.undefined()
 	}
 
 	if declared >= 0 {
 		answer.protocol, answer.isDeclared = o.appProtocol(t.Ports[declared].AppProtocol)
 	}
-	if !answer.isDeclared && answer.isOpaque() {
+	switch imports := asked.Imported.Number != 0 && t.NeedsImported(asked.Port); {
+	case answer.isDeclared:
+	case imports:
+		answer.protocol, answer.isDeclared = o.importedProtocol(asked.Imported)
+	case answer.isOpaque():
 		answer.protocol = OutboundOpaque
 	}
 	return answer.answer()
@@ -148,6 +167,17 @@ func (o *Options) appProtocol(text string) (protocol OutboundProtocol, isDeclare
 		}
 	}
 	return OutboundOpaque, true
+}
+
+// importedProtocol returns the protocol of a port by what the Services declare that its own stands for.
+func (o *Options) importedProtocol(port federation.ImportedPort) (protocol OutboundProtocol, isDeclared bool) {
+	switch {
+	case port.Disputed:
+		return OutboundDetect, false
+	case port.Opaque:
+		return OutboundOpaque, false
+	}
+	return o.appProtocol(port.App)
 }
 
 // An outboundAnswer is one that is computed.
