@@ -73,6 +73,8 @@ type Registry struct {
 	statuses watch.Value[map[string]Status] // immutable maps; stored under mu
 	names    watch.Value[[]string]          // their keys, sorted; stored under mu
 
+	accepted watch.Value[[]string] // trust domains; stored under order
+
 	notSaved watch.Value[NotSaved] // as of the last pass over checkpoints
 
 	peersRefuse watch.Value[string] // why other replicas hand over nothing; empty if they do
@@ -152,6 +154,7 @@ func (r *Registry) Apply(spec Spec) error {
 	expectation := federation.Expectation{TrustDomain: spec.TrustDomain, Since: time.Now(), Local: spec.Local}
 	r.store.AddCluster(federation.Cluster(spec.Name), expectation)
 	r.updateTraffic(r.applySpec(spec), time.Now())
+	r.updateAccepted()
 	r.trafficChanged.Ring() // for what is due next, and for clusters that need others now
 	return nil
 }
@@ -173,14 +176,40 @@ func (r *Registry) ApplyTraffic(name string, asked policy.Link, released string)
 	if s == nil {
 		return
 	}
+
 	r.whileCurrent(s, func() {
 		if spec, _ := s.spec.Load(); spec.Traffic != asked || spec.Released != released {
 			spec.Traffic, spec.Released = asked, released
 			s.spec.Store(spec)
 			r.updateTraffic(s, time.Now())
+			r.updateAccepted()
 			r.trafficChanged.Ring()
 		}
 	})
+}
+
+// AcceptedTrustDomains returns the trust domains of the linked clusters whose ServiceAccounts policies mean as well,
+// sorted, and a channel that closes when there are others.
+func (r *Registry) AcceptedTrustDomains() ([]string, <-chan struct{}) { return r.accepted.Load() }
+
+// updateAccepted needs order. A trust domain is what the Link has, or its Secret: no linked cluster decides about it.
+func (r *Registry) updateAccepted() {
+	own, accepted := "", []string(nil)
+
+	for _, s := range r.allSupervisors() {
+		switch spec, _ := s.spec.Load(); {
+		case spec.Local:
+			own = spec.TrustDomain
+		case spec.Traffic.AcceptIdentities && spec.TrustDomain != "":
+			accepted = append(accepted, spec.TrustDomain)
+		}
+	}
+
+	slices.Sort(accepted)
+	accepted = slices.DeleteFunc(slices.Compact(accepted), func(d string) bool { return d == own })
+	if old, _ := r.accepted.Load(); !slices.Equal(old, accepted) {
+		r.accepted.Store(accepted)
+	}
 }
 
 // applySpec sets what is wanted of a cluster, which differs from before, and returns its supervisor.
@@ -226,6 +255,7 @@ func (r *Registry) Remove(name string) {
 	defer r.order.Unlock()
 	if r.unlink(name) {
 		r.store.RemoveCluster(federation.Cluster(name))
+		r.updateAccepted()
 	}
 }
 

@@ -118,6 +118,7 @@ func (r *Reconciler) publishServers(of string) {
 		return
 	}
 
+	domains, _ := r.domains()
 	routes := map[*rules.Route]bool{}
 	for name := range objects.servers {
 		server := rules.Reference{Kind: rules.KindServer, Namespace: of, Name: name}
@@ -129,7 +130,7 @@ func (r *Reconciler) publishServers(of string) {
 	r.tables.servers.Set(of, &rules.NamespaceServers{All: r.options.Of(&rules.NamespaceObjects{
 		Servers: values(objects.servers), ServerAuthorizations: values(objects.authorizations),
 		Policies: values(objects.policies), RateLimits: values(objects.limits),
-		Routes: slices.Collect(maps.Keys(routes)),
+		TrustDomains: domains, Routes: slices.Collect(maps.Keys(routes)),
 
 		MeshTLS:  func(of rules.Reference) *rules.MeshTLSAuthentication { return r.mesh[of] },
 		Networks: func(of rules.Reference) *rules.NetworkAuthentication { return r.networks[of] },

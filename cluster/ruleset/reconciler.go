@@ -5,6 +5,7 @@ import (
 	"maps"
 	"reflect"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -23,6 +24,9 @@ type object struct {
 	kind rules.Kind
 	api.Key
 }
+
+// trustDomains stands in the queue for those of other clusters.
+var trustDomains = object{}
 
 // A Reconciler keeps the Levels of one cluster true to its objects, over one engagement with it. Its stores are filled
 // by informers; the rest belongs to Begin, and then to the one goroutine of Run.
@@ -56,6 +60,9 @@ type Reconciler struct {
 	namespaces map[string]*namespace
 	mesh       map[rules.Reference]*rules.MeshTLSAuthentication
 	networks   map[rules.Reference]*rules.NetworkAuthentication
+
+	// domains are the trust domains of other clusters whose ServiceAccounts count, and when there are others.
+	domains func() (all []string, changed <-chan struct{})
 
 	attached map[rules.Reference][]rules.Attachment // what is decided about routes, by the parent that they name
 
@@ -115,12 +122,15 @@ func newDirt() dirt {
 	}
 }
 
-// NewReconciler returns a Reconciler for one engagement with a cluster. Its stores may be filled at once.
+// NewReconciler returns a Reconciler for one engagement with a cluster. Its stores may be filled at once. domains
+// returns the trust domains of other clusters whose ServiceAccounts count, and a channel that closes when there are
+// others.
 func NewReconciler(
 	log logr.Logger, cluster federation.Cluster, levels *rules.Levels, options *rules.Options,
+	domains func() ([]string, <-chan struct{}),
 ) *Reconciler {
 	r := &Reconciler{
-		log: log, cluster: cluster, options: options, levels: levels,
+		log: log, cluster: cluster, options: options, levels: levels, domains: domains,
 		unlisted: map[rules.Kind]bool{}, values: map[rules.Reference]any{}, namespaces: map[string]*namespace{},
 		mesh:     map[rules.Reference]*rules.MeshTLSAuthentication{},
 		networks: map[rules.Reference]*rules.NetworkAuthentication{},
@@ -176,18 +186,17 @@ func (r *Reconciler) inputOf(kind rules.Kind) input {
 // Run publishes what changes after Begin, until ctx ends.
 func (r *Reconciler) Run(ctx context.Context) {
 	context.AfterFunc(ctx, r.queue.ShutDown) // which ends the loop
+	var follower sync.WaitGroup
+	follower.Go(func() { r.followDomains(ctx) })
+	defer follower.Wait()
+
 	for {
 		next, shutdown := r.queue.Get()
 		if shutdown {
 			return
 		}
 
-		if next.Name == "" {
-			delete(r.unlisted, next.kind)
-			r.publishUnlisted()
-		} else {
-			r.apply(next)
-		}
+		r.take(next)
 		r.queue.Done(next)
 
 		if r.queue.Len() == 0 {
@@ -195,6 +204,34 @@ func (r *Reconciler) Run(ctx context.Context) {
 			r.publish()
 			pace(ctx, time.Since(began))
 		}
+	}
+}
+
+// followDomains enqueues the trust domains when they change.
+func (r *Reconciler) followDomains(ctx context.Context) {
+	for {
+		_, changed := r.domains()
+		r.queue.Add(trustDomains)
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// take takes one item of the queue: an object, a kind that is listed, or the trust domains.
+func (r *Reconciler) take(next object) {
+	switch {
+	case next == trustDomains:
+		for namespace := range r.namespaces {
+			r.dirty.servers[namespace] = true
+		}
+	case next.Name == "":
+		delete(r.unlisted, next.kind)
+		r.publishUnlisted()
+	default:
+		r.apply(next)
 	}
 }
 

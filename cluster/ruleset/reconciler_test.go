@@ -25,7 +25,8 @@ import (
 // A fixture is a Reconciler whose stores a test fills.
 type fixture struct {
 	*Reconciler
-	t interface {
+	accepted []string // trust domains
+	t        interface {
 		Helper()
 		Fatal(...any)
 	}
@@ -51,7 +52,9 @@ func newFixtureOf(t interface {
 		ClusterDomain: "cluster.local", OpaquePorts: rules.ListOf(federation.Ports{}),
 		DefaultPolicy: rules.AllUnauthenticated,
 	}
-	f := &fixture{NewReconciler(logr.Discard(), "local", levels, options), t}
+	f := &fixture{t: t}
+	domains := func() ([]string, <-chan struct{}) { return f.accepted, nil }
+	f.Reconciler = NewReconciler(logr.Discard(), "local", levels, options, domains)
 	var inputs []view.Input
 	for _, kind := range unlisted {
 		inputs = append(inputs, f.inputOf(kind).Input)
@@ -66,11 +69,7 @@ func (f *fixture) end() { f.queue.ShutDown() }
 func (f *fixture) settle() {
 	for f.queue.Len() > 0 {
 		o, _ := f.queue.Get()
-		if o.Name == "" {
-			delete(f.unlisted, o.kind)
-		} else {
-			f.apply(o)
-		}
+		f.take(o)
 		f.queue.Done(o)
 	}
 	f.publish()
@@ -193,7 +192,7 @@ func drawObject(t *rapid.T) string {
 		return policy("v1alpha1", "AuthorizationPolicy", `{targetRef: `+one("target",
 			`{group: policy.linkerd.io, kind: Server, name: `+other+`}`, `{kind: Namespace, name: `+namespace+`}`,
 			`{group: gateway.networking.k8s.io, kind: HTTPRoute, name: `+other+`}`)+
-			`, requiredAuthenticationRefs: `+one("required", `[]`,
+			`, requiredAuthenticationRefs: `+one("required", `[]`, `[{kind: ServiceAccount, name: till}]`,
 			`[{group: policy.linkerd.io, kind: MeshTLSAuthentication, name: a, namespace: `+otherNamespace+`}]`,
 			`[{group: policy.linkerd.io, kind: NetworkAuthentication, name: b}]`)+`}`)
 	case "MeshTLSAuthentication":
@@ -245,6 +244,10 @@ func TestReconcilerFollows(t *testing.T) {
 			if rapid.Bool().Draw(t, "settles") {
 				f.settle()
 			}
+			if rapid.IntRange(0, 9).Draw(t, "accepts") == 0 {
+				f.accepted = rapid.SliceOfN(rapid.SampledFrom([]string{"east", "west"}), 0, 2).Draw(t, "accepted")
+				f.queue.Add(trustDomains)
+			}
 		}
 		for _, kind := range unlisted {
 			f.Listed(f.inputOf(kind).Input)
@@ -253,6 +256,7 @@ func TestReconcilerFollows(t *testing.T) {
 
 		fresh := newFixture(t)
 		defer fresh.end()
+		fresh.accepted = f.accepted
 		for _, object := range there {
 			fresh.put(object)
 		}

@@ -26,6 +26,7 @@ const (
 	MaxEndpointsKey    = Prefix + "max-endpoints"    // of Links
 	MaxServicesKey     = Prefix + "max-services"     // of Links
 	RegionKey          = Prefix + "region"           // of Links
+	IdentitiesKey      = Prefix + "identities"       // of Links
 )
 
 // Keys are the annotations that ServiceOf and LinkOf read.
@@ -33,6 +34,7 @@ var (
 	ServiceKeys = []string{PreferKey, CapacityKey, WeightsKey, WhenStaleKey}
 	LinkKeys    = []string{
 		WhenStaleKey, DrainKey, WithdrawalGuardKey, MaxEndpointsKey, MaxServicesKey, RegionKey,
+		IdentitiesKey,
 	}
 )
 
@@ -131,12 +133,15 @@ func LinkOf(annotations map[string]string) (Link, []Problem) {
 		MaxServices:  read(reader, MaxServicesKey, parseLimit, wantLimit),
 		Region: read(reader, RegionKey, parseRegion,
 			"set the name of a region, of at most 63 letters, digits, -, _ or ."),
+		AcceptIdentities: read(reader, IdentitiesKey, parseIdentities,
+			"set accept, so that references to ServiceAccounts mean those of this cluster as well"),
 	}
 
 	return link, reader.problems
 }
 
-// Keeping returns l with what was in force before in place of what cannot be read.
+// Keeping returns l with what was in force before in place of what cannot be read. That identities are accepted grants
+// rights, so it is not kept.
 func (l Link) Keeping(before Link, problems []Problem) Link {
 	for _, p := range problems {
 		switch p.Key {
@@ -275,6 +280,8 @@ func parseLimit(value string) (Limit, bool) {
 }
 
 func parseRegion(value string) (string, bool) { return value, IsRegion(value) }
+
+func parseIdentities(value string) (accept, ok bool) { return value == "accept", value == "accept" }
 
 // IsRegion reports whether a string may be the name of a region.
 func IsRegion(s string) bool { return isName(s, 63) }

@@ -143,6 +143,9 @@ type Link struct {
 	MaxEndpoints    Limit
 	MaxServices     Limit
 	Region          string // empty: not given
+
+	// AcceptIdentities is whether references to ServiceAccounts in policies mean those of this cluster, too.
+	AcceptIdentities bool
 }
 
 // A WithdrawalGuard is which withdrawals of a cluster are held, and for how long. The zero value is not given.

@@ -107,7 +107,7 @@ func (o *Options) ofPort(server *ServerRules, workload *Workload, port uint16) *
 	default:
 	}
 
-	in.Limit = o.limitOf(server.Limit)
+	in.Limit = o.limitOf(server)
 	in.addRoutes(server.Routes, Kind.IsHTTP)
 	if len(in.Routes) == 0 {
 		in.Routes = o.defaultRoutes(workload, port)
@@ -202,16 +202,16 @@ func (o *Options) defaultRoutes(w *Workload, port uint16) []InboundRoute {
 	})
 }
 
-// limitOf returns a rate limit with the identities that it names; nil for none.
-func (o *Options) limitOf(limit *RateLimit) *InboundLimit {
+// limitOf returns the rate limit of a Server with the identities that it names; nil for none.
+func (o *Options) limitOf(server *ServerRules) *InboundLimit {
+	limit := server.Limit
 	if limit == nil {
 		return nil
 	}
 	in := &InboundLimit{Origin: Origin{Reference: limit.Reference}, Total: limit.Total, Identity: limit.Identity}
 	for _, override := range limit.Overrides {
-		in.Overrides = append(in.Overrides, InboundOverride{
-			Limit: override.Limit, Identities: o.Identity.all(Identities{Accounts: override.Accounts}),
-		})
+		identities := o.Identity.all(Identities{Accounts: override.Accounts}, server.TrustDomains)
+		in.Overrides = append(in.Overrides, InboundOverride{Limit: override.Limit, Identities: identities})
 	}
 	return in
 }

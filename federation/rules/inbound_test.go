@@ -431,3 +431,42 @@ func TestAttach(t *testing.T) {
 		}
 	}
 }
+
+// A reference to a ServiceAccount means those of linked clusters, too, where their Links have it so; a text never does.
+func TestTrustDomains(t *testing.T) {
+	options := &Options{Identity: IdentityDomain{ControlPlane: "linkerd", Domain: "cluster.local"}}
+	account := Reference{KindServiceAccount, "shop", "sa"}
+	objects := NamespaceObjects{
+		Servers: []*Server{server("v", 1)},
+		ServerAuthorizations: []*ServerAuthorization{{
+			Meta: named(KindServerAuthorization, "sa", 1), Server: "v",
+			Clients: ClientsIdentified, Networks: Everywhere,
+			Identities: Identities{Patterns: []Pattern{{Text: "a.b"}}, Accounts: []Reference{account}},
+		}},
+		RateLimits: []*RateLimit{{
+			Meta: named(KindRateLimit, "l", 1), Server: "v",
+			Overrides: []RateOverride{{Limit: 5, Accounts: []Reference{account}}},
+		}},
+	}
+
+	for _, c := range []struct {
+		id      string
+		domains []string
+		want    []Pattern
+	}{
+		{"PM11", nil, []Pattern{{Text: "sa.shop.serviceaccount.identity.linkerd.cluster.local"}}},
+		{"PM10", []string{"td2"}, []Pattern{
+			{Text: "sa.shop.serviceaccount.identity.linkerd.cluster.local"},
+			{Text: "sa.shop.serviceaccount.identity.linkerd.td2"},
+		}},
+	} {
+		objects.TrustDomains = c.domains
+		in := options.Inbound(pod(), objects.of(options), 8080)
+		if diff := cmp.Diff(append([]Pattern{{Text: "a.b"}}, c.want...), in.Authorizations[0].Identities); diff != "" {
+			t.Errorf("%s: authorization (-want +got):\n%s", c.id, diff)
+		}
+		if diff := cmp.Diff(c.want, in.Limit.Overrides[0].Identities); diff != "" {
+			t.Errorf("%s: rate limit (-want +got):\n%s", c.id, diff)
+		}
+	}
+}

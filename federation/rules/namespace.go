@@ -11,6 +11,9 @@ type NamespaceObjects struct {
 	Routes               []*Route // those that name a Server
 	RateLimits           []*RateLimit
 
+	// TrustDomains are those of other clusters whose ServiceAccounts are meant as well where one is referred to.
+	TrustDomains []string
+
 	// What is nil does not exist, or cannot be read.
 	MeshTLS  func(Reference) *MeshTLSAuthentication
 	Networks func(Reference) *NetworkAuthentication
@@ -22,6 +25,8 @@ type ServerRules struct {
 	Authorizations []Authorization // in order, that of its accessPolicy last
 	Routes         []ServerRoute   // all that are attached, of all kinds, in order
 	Limit          *RateLimit      // nil: none
+
+	TrustDomains []string // of NamespaceObjects
 }
 
 // A ServerRoute is a Route of a Server. It may be used by clients of the Server's authorizations and of its own.
@@ -59,6 +64,7 @@ type namespaceIndex struct {
 	grants   []Authorization          // of AuthorizationPolicies and ServerAuthorizations, in order
 	byTarget map[Reference][]int      // indices in grants; those for all Servers under the zero Reference
 	selected []selectedGrant          // of ServerAuthorizations that select Servers
+	domains  []string                 // trust domains of other clusters
 	routes   map[Reference][]*Route   // by parent
 	limits   map[Reference]*RateLimit // by Server: the oldest
 }
@@ -71,7 +77,7 @@ type selectedGrant struct {
 
 func (o *Options) index(objects *NamespaceObjects) *namespaceIndex {
 	index := &namespaceIndex{
-		Options: o, byTarget: map[Reference][]int{},
+		Options: o, byTarget: map[Reference][]int{}, domains: objects.TrustDomains,
 		routes: map[Reference][]*Route{}, limits: map[Reference]*RateLimit{},
 	}
 	index.addPolicies(objects)
@@ -141,7 +147,7 @@ func sortedByName[T any](all []T, meta func(T) *Meta) []T {
 
 // of returns what follows for a Server.
 func (n *namespaceIndex) of(server *Server) *ServerRules {
-	rules := &ServerRules{Server: server, Limit: n.limits[server.Reference]}
+	rules := &ServerRules{Server: server, Limit: n.limits[server.Reference], TrustDomains: n.domains}
 
 	granted := slices.Concat(n.byTarget[Reference{}], n.byTarget[server.Reference])
 	for _, s := range n.selected {
@@ -173,7 +179,7 @@ func (n *namespaceIndex) authorizations(indices []int) (all []Authorization) {
 }
 
 // appendPolicy appends the authorization of an AuthorizationPolicy, unless it grants nothing.
-func (o *Options) appendPolicy(
+func (n *namespaceIndex) appendPolicy(
 	all []Authorization, policy *AuthorizationPolicy, objects *NamespaceObjects,
 ) []Authorization {
 	if Refusal(policy, objects) != "" {
@@ -193,7 +199,7 @@ func (o *Options) appendPolicy(
 		grant.Clients, identities.Accounts = ClientsIdentified, []Reference{policy.Identities}
 	default:
 	}
-	return o.appendAuthorization(all, grant, identities)
+	return n.appendAuthorization(all, grant, identities)
 }
 
 // Refusal returns why an AuthorizationPolicy grants nothing; empty if it grants something.
@@ -213,9 +219,11 @@ func Refusal(p *AuthorizationPolicy, objects *NamespaceObjects) string {
 }
 
 // appendAuthorization appends an authorization with these identities, unless it lets no client in.
-func (o *Options) appendAuthorization(all []Authorization, a Authorization, identities Identities) []Authorization {
+func (n *namespaceIndex) appendAuthorization(
+	all []Authorization, a Authorization, identities Identities,
+) []Authorization {
 	if a.Clients == ClientsIdentified {
-		a.Identities = o.Identity.all(identities)
+		a.Identities = n.Identity.all(identities, n.domains)
 	}
 	isEmpty := a.Clients == ClientsNone || len(a.Networks) == 0 ||
 		a.Clients == ClientsIdentified && len(a.Identities) == 0
@@ -225,12 +233,18 @@ func (o *Options) appendAuthorization(all []Authorization, a Authorization, iden
 	return append(all, a)
 }
 
-// all returns identities as patterns: first those that are given as such.
-func (d IdentityDomain) all(identities Identities) []Pattern {
+// all returns identities as patterns: first those that are given as such, then those of accounts, in this trust domain
+// and in others.
+func (d IdentityDomain) all(identities Identities, others []string) []Pattern {
 	patterns := slices.Clone(identities.Patterns)
 	for _, account := range identities.Accounts {
 		if p, is := d.Of(account); is {
 			patterns = append(patterns, p)
+		}
+		for _, other := range others {
+			if p, is := d.In(other).Of(account); is {
+				patterns = append(patterns, p)
+			}
 		}
 	}
 	return patterns

@@ -49,6 +49,12 @@ type IdentityDomain struct {
 	Domain       string // trust domain
 }
 
+// In returns the identities of another trust domain.
+func (d IdentityDomain) In(trustDomain string) IdentityDomain {
+	d.Domain = trustDomain
+	return d
+}
+
 // Of returns the identity of a ServiceAccount, or those of all ServiceAccounts in a Namespace. It returns false for
 // other Kinds.
 func (d IdentityDomain) Of(account Reference) (Pattern, bool) {

@@ -218,7 +218,7 @@ func (a *App) newRules(log logr.Logger, options Options) func(federation.Cluster
 	}
 	a.Levels = rules.NewLevels(a.Store)
 	return func(local federation.Cluster) cluster.Reader {
-		return ruleset.NewReconciler(log, local, a.Levels, &options.Policy.Rules)
+		return ruleset.NewReconciler(log, local, a.Levels, &options.Policy.Rules, a.Registry.AcceptedTrustDomains)
 	}
 }
 
