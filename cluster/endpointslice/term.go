@@ -277,7 +277,7 @@ func (t *sliceWriter) reconcileService(ctx context.Context, key key) error {
 		t.tracker.DeleteService(key.Namespace, key.Name)
 		t.paces.dropOthers(key, nil)
 		t.content.applied(key, nil)
-		return nil // Kubernetes deletes its slices
+		return nil // Kubernetes deletes its slices, which name it as their owner
 	}
 	if !isWhole {
 		return errNotWhole // what cannot be seen would be created again

@@ -1,6 +1,7 @@
 package mirror
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -43,7 +44,7 @@ func (t *term) reconcile(ctx context.Context, key queueKey) error {
 		t.enqueue(t.budget.withdraw(name)...)
 	}
 
-	err := t.applyPlan(ctx, name, plan, existing)
+	err := t.applyPlan(ctx, in, plan)
 	if isHeadlessMirror(existing) || isHeadlessMirror(plan.service) {
 		t.enqueue(t.endpointMirrors(name)...)
 	}
@@ -100,7 +101,16 @@ func isHeadlessMirror(svc *corev1.Service) bool {
 
 // applyPlan writes what differs from a plan: first a missing namespace, then the Service, then its Endpoints. A
 // Service whose creation is refused leaves its space to others until it is tried again.
-func (t *term) applyPlan(ctx context.Context, key api.Key, plan namePlan, existing *corev1.Service) error {
+//
+// Endpoints exist no longer than their Service, by which the next term knows whose they are, whatever request is the
+// last one of this term. Those that are there without one all the same, as by a request that was late, are planned from
+// like a Service. Kubernetes deletes them, too, but only when it sees the Service go.
+func (t *term) applyPlan(ctx context.Context, in *inputs, plan namePlan) error {
+	key, existing := in.name, in.existing
+	if plan.replaces(existing) {
+		return t.removeService(ctx, key, existing, in.existingEndpoints)
+	}
+
 	if !plan.keepService {
 		err := t.applyNamespaced(ctx, key, plan, existing)
 		if existing == nil && (object.IsRefusal(err) || errors.As(err, new(errNameTaken))) {
@@ -110,12 +120,13 @@ func (t *term) applyPlan(ctx context.Context, key api.Key, plan namePlan, existi
 			return err
 		}
 	}
+	return t.applyEndpoints(ctx, key, plan, in.existingEndpoints)
+}
 
-	if existing == nil && !plan.takesName() {
-		return nil // Kubernetes deletes the Endpoints of a deleted Service
-	}
-	is, _ := t.endpoints.Get(key)
-	return t.applyEndpoints(ctx, key, plan, is)
+// replaces reports whether an existing Service is to be deleted, as not wanted, or as one of another kind than is
+// wanted: clusterIP is immutable.
+func (p *namePlan) replaces(existing *corev1.Service) bool {
+	return existing != nil && !p.keepService && (p.service == nil || isHeadless(existing) != isHeadless(p.service))
 }
 
 // applyNamespaced writes the Service of a plan, after a missing namespace.
@@ -142,17 +153,14 @@ func (t *term) createNamespace(ctx context.Context, name string, labels map[stri
 	return err
 }
 
-// applyService makes the Service that exists the wanted one; nil is none, for both. It refuses to write a
-// Service that is not ours, whatever was planned.
+// applyService makes the Service that exists the wanted one; nil is none that exists, or nothing to write. It refuses
+// to write a Service that is not ours, whatever was planned.
 func (t *term) applyService(ctx context.Context, key api.Key, want, is *corev1.Service, shared bool) error {
 	switch {
-	case want == nil && is == nil:
+	case want == nil:
 		return nil
 	case is != nil && !isOurs(is):
 		return errNameTaken{key, is}
-	case want == nil, is != nil && isHeadless(is) != isHeadless(want):
-		// clusterIP is immutable: a mirror of another kind is created after this one is gone.
-		return t.deleteService(ctx, key, is)
 	}
 
 	hash := signService(want)
@@ -191,12 +199,22 @@ func (t *term) takeTurn(of *apply.Pace[api.Key], svc *corev1.Service, k api.Key)
 	return err
 }
 
-func (t *term) deleteService(ctx context.Context, k api.Key, is *corev1.Service) error {
+// removeService deletes a Service, after its Endpoints. That these may not be deleted is no reason to keep it. It
+// refuses to delete a Service that is not ours, whatever was planned.
+func (t *term) removeService(ctx context.Context, k api.Key, is *corev1.Service, of *endpoints) error {
+	if !isOurs(is) {
+		return errNameTaken{k, is}
+	}
 	if err := t.takeTurn(t.paces.deletions, is, k); err != nil {
 		return err
 	}
 	t.log.Info("Deleting a mirror", "service", k.String())
-	return t.writesServices.Delete(ctx, is)
+
+	err := t.applyEndpoints(ctx, k, namePlan{}, of)
+	if err != nil && !object.IsRefusal(err) {
+		return err
+	}
+	return cmp.Or(t.writesServices.Delete(ctx, is), err)
 }
 
 // applyEndpoints makes the Endpoints that exist the planned ones.

@@ -30,7 +30,8 @@ func TestForeignServiceIsNotWritten(t *testing.T) {
 	k := api.Key{Namespace: "shop", Name: "web-east"}
 	for name, want := range map[string]*corev1.Service{"changed": mirrored("web-east", "east"), "removed": nil} {
 		var taken errNameTaken
-		if err := term.applyService(t.Context(), k, want, service("web-east", plain), false); !errors.As(err, &taken) {
+		in := &inputs{name: k, existing: service("web-east", plain)}
+		if err := term.applyPlan(t.Context(), in, namePlan{service: want}); !errors.As(err, &taken) {
 			t.Errorf("to be %s: %v", name, err)
 		}
 	}

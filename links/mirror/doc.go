@@ -17,6 +17,7 @@
 //     memberships. So does a Service that its cluster has withdrawn for as long as clients are given it.
 //   - Only objects with Linkerd's label of a mirror are changed or deleted. A user's Service of the same
 //     name stays as it is.
+//   - Endpoints are deleted before their Service, and like one if they are there without it.
 //   - What was written for a Link is deleted with it. A Link that we never saw owns nothing: what it may
 //     have asked for stays.
 //   - Nothing of a Link is written while Linkerd's service mirror holds the Lease of that Link.

@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"pgregory.net/rapid"
 
 	"github.com/fingerpost/fingerpost/cluster/api"
@@ -24,6 +25,7 @@ func drawScene(t *rapid.T) scene {
 		remote: map[string][]*corev1.Service{}, ready: map[string]readiness{}, held: map[string]bool{},
 		seen: map[string]bool{"west": flip("west was seen")}, foreign: map[string]bool{"west": flip("west is foreign")},
 		gateways: map[string]gatewayState{"east": {addresses: []string{"192.0.2.1"}}},
+		left:     map[string]*endpoints{},
 	}
 	if rarely("no namespace") {
 		s.missing = []string{"shop"}
@@ -57,7 +59,12 @@ func drawScene(t *rapid.T) scene {
 		}
 	}
 	for _, name := range append([]string{"db-east"}, names...) {
-		s.local = append(s.local, drawLocal(t, name)...)
+		switch drawn := drawLocal(t, name); {
+		case len(drawn) > 0 && rarely("Endpoints alone"):
+			maps.Copy(s.left, leftOf(drawn[0]))
+		default:
+			s.local = append(s.local, drawn...)
+		}
 	}
 	return s
 }
@@ -97,7 +104,7 @@ func drawLocal(t *rapid.T, name string) []*corev1.Service {
 
 // The laws of Plan.
 //
-//   - A Service that is not ours is neither changed nor deleted.
+//   - A Service that is not ours is neither changed nor deleted, nor are Endpoints without a Service.
 //   - What was written for a cluster that is linked, and is unknown, is not deleted: neither a mirror nor a membership.
 //   - Inputs that are equal lead to equal plans, and are not changed.
 //   - Planning from what was applied gives the same Service again.
@@ -118,13 +125,16 @@ func checkPlan(t *rapid.T, s scene, name string) {
 	if existing != nil && !isOurs(existing) && (p.service != nil || !p.keepService) {
 		t.Fatalf("a Service that is not ours is in the plan %s", summary(p))
 	}
+	if e := s.left[name]; e != nil && !isOurs(e) && !p.takesName() {
+		t.Fatalf("Endpoints that are not ours are in the plan %s", summary(p))
+	}
 	if diff := cmp.Diff(before, existing); diff != "" {
 		t.Fatalf("the existing Service was changed: %s", diff)
 	}
 	if diff := cmp.Diff(summary(p), summary(s.plan(name))); diff != "" {
 		t.Fatalf("two plans from equal inputs differ: %s", diff)
 	}
-	checkUnknown(t, s, existing, p)
+	checkUnknown(t, s, in, p)
 	checkKept(t, s, name, p)
 	for applied := range 3 { // one deletes what is of another kind, one creates, and one has nothing to do
 		next := s.apply(name, p)
@@ -143,11 +153,14 @@ func checkPlan(t *rapid.T, s scene, name string) {
 
 // checkKept compares a plan with the one from what is kept of Services here.
 func checkKept(t *rapid.T, s scene, name string, whole namePlan) {
-	local := s.local
-	s.local = nil
+	local, left := s.local, s.left
+	s.local, s.left = nil, map[string]*endpoints{}
 	for _, svc := range local {
 		record, _ := trimLocal(svc)
 		s.local = append(s.local, record)
+	}
+	for name, e := range left {
+		s.left[name], _ = trimEndpoints(e)
 	}
 	kept := s.plan(name)
 	if diff := cmp.Diff(whole, kept, cmp.AllowUnexported(namePlan{}, serviceResult{})); diff != "" {
@@ -168,8 +181,9 @@ func (s scene) apply(name string, p namePlan) *corev1.Service {
 }
 
 // checkUnknown fails if a plan deletes what an unknown cluster has.
-func checkUnknown(t *rapid.T, s scene, existing *corev1.Service, p namePlan) {
-	if existing == nil || !isOurs(existing) {
+func checkUnknown(t *rapid.T, s scene, in *inputs, p namePlan) {
+	object := in.object()
+	if object == nil || !isOurs(object) {
 		return
 	}
 	all := s.linkSet()
@@ -177,12 +191,13 @@ func checkUnknown(t *rapid.T, s scene, existing *corev1.Service, p namePlan) {
 		_, synced := s.remote[cluster]
 		return all.linkOf(cluster) != nil && (!synced || s.held[cluster])
 	}
-	cluster := existing.Labels[clusterLabel]
-	suffixed := len(existing.Name) > len(cluster) && existing.Name[len(existing.Name)-len(cluster):] == cluster
-	if cluster != "" && suffixed && isUnknown(cluster) && p.service == nil && !p.keepService && !isFound(s, existing) {
-		t.Fatalf("%s is deleted, and %s is unknown", existing.Name, cluster)
+	cluster, name := object.GetLabels()[clusterLabel], object.GetName()
+	suffixed := len(name) > len(cluster) && name[len(name)-len(cluster):] == cluster
+	if cluster != "" && suffixed && isUnknown(cluster) && p.service == nil && !p.keepService && !isFound(s, object) {
+		t.Fatalf("%s is deleted, and %s is unknown", name, cluster)
 	}
-	if existing.Name != "web-federated" || cluster != "" || p.keepService {
+	existing := in.existing
+	if existing == nil || name != "web-federated" || cluster != "" || p.keepService {
 		return
 	}
 	for _, member := range []string{"east", "west"} {
@@ -196,9 +211,9 @@ func checkUnknown(t *rapid.T, s scene, existing *corev1.Service, p namePlan) {
 }
 
 // isFound reports whether the remote Service of a mirror is known to exist, although not all of its cluster are known.
-func isFound(s scene, mirror *corev1.Service) bool {
-	cluster := mirror.Labels[clusterLabel]
-	name := mirror.Name[:len(mirror.Name)-len(cluster)-1]
+func isFound(s scene, mirror metav1.Object) bool {
+	cluster := mirror.GetLabels()[clusterLabel]
+	name := mirror.GetName()[:len(mirror.GetName())-len(cluster)-1]
 	_, found := s.readRemote(cluster, api.Key{Namespace: "shop", Name: name})
 	return found == present
 }

@@ -81,6 +81,12 @@ func (t *term) localServiceChanged(k api.Key) {
 	t.enqueue(t.headlessMirrors(k)...)
 }
 
+// endpointsChanged enqueues the name of Endpoints. Their events and those of their Service have no order.
+func (t *term) endpointsChanged(k api.Key) {
+	t.indexClusters(k)
+	t.enqueue(k)
+}
+
 // joinsFederated reports whether a Service of the local cluster, if there is one, joins the federated one of its name.
 func joinsFederated(svc *corev1.Service) bool {
 	return svc != nil && svc.Labels[federatedLabel] == "member"
@@ -120,14 +126,17 @@ func clustersOf(svc *corev1.Service) []string {
 // them.
 const unlinkedClusters = ""
 
-// indexClusters records which linked clusters a Service depends on. Of one that names others, or is large, it is known
-// that it may depend on any.
+// indexClusters records which linked clusters a Service depends on, or else Endpoints that are left of one. Of one that
+// names others, or is large, it is known that it may depend on any.
 func (t *term) indexClusters(key api.Key) {
 	t.indexing.Lock()
 	defer t.indexing.Unlock()
 	now, _ := t.linkSet.Load()
 	svc := t.readLocal(key)
 	all := clustersOf(svc) // sorted
+	if e := t.readEndpoints(key); svc == nil && e != nil && isOurs(e) {
+		all = []string{e.Labels[clusterLabel]}
+	}
 
 	var linked []string
 	for _, l := range now.links {
@@ -141,7 +150,7 @@ func (t *term) indexClusters(key api.Key) {
 	t.byCluster.put(key, linked...)
 }
 
-// dependentsOf returns the Services that depend on a cluster, and those that may.
+// dependentsOf returns the names of what depends on a cluster, and of what may.
 func (t *term) dependentsOf(cluster string) []api.Key {
 	return append(t.byCluster.dependents(cluster), t.byCluster.dependents(unlinkedClusters)...)
 }

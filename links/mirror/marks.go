@@ -65,13 +65,11 @@ func isMirror(o metav1.Object) bool { return o.GetLabels()[mirroredLabel] == "tr
 // isOurs reports whether an object may be changed: it is a mirror, or we created it for another purpose.
 func isOurs(o metav1.Object) bool { return isMirror(o) || o.GetLabels()[managedByLabel] == productName }
 
-// ownersOf returns the Links that a Service was written for, by cluster; none if we did not write it.
-func ownersOf(svc *corev1.Service) map[string]api.Key {
+// ownersOf returns the Links that a Service was written for, by cluster; none if we did not write it. Endpoints have
+// none: those of their Service are theirs.
+func ownersOf(o metav1.Object) map[string]api.Key {
 	owners := map[string]api.Key{}
-	if svc == nil {
-		return owners
-	}
-	for item := range strings.SplitSeq(svc.Annotations[linksAnnotation], ",") {
+	for item := range strings.SplitSeq(o.GetAnnotations()[linksAnnotation], ",") {
 		cluster, link, is := strings.Cut(item, "=")
 		namespace, name, named := strings.Cut(link, "/")
 		if is && named {

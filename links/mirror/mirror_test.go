@@ -867,6 +867,89 @@ func TestLocalMemberLeaves(t *testing.T) {
 	})
 }
 
+// Endpoints go with their Service, whichever request is the last one of a term: of one that the API server carried out
+// no response may have arrived. Nothing is left for Kubernetes, which sees no more of a Service that is gone already.
+func TestEndpointsEndWithTheirService(t *testing.T) {
+	inFleet(t, mirror.Options{}, func(f *fleet) {
+		endpoints := func() (all string) {
+			for _, o := range f.home.List("endpoints") {
+				all += o.GetName() + " "
+			}
+			return strings.TrimSpace(all)
+		}
+		// loseResponses loses all responses from when an object of a kind is deleted until the term has ended.
+		loseResponses := func(kind string, remove func()) {
+			f.home.Follow(kind, func(_ *unstructured.Unstructured, deleted bool) {
+				if deleted {
+					f.home.Cut(apitest.Silence)
+				}
+			})
+			remove()
+			f.pass(time.Second)
+			f.stop()
+			f.home.Cut(apitest.None)
+			f.home.Follow(kind, nil)
+		}
+		unlink := func() {
+			f.home.Delete("Link", "mc", "east")
+			f.home.Delete("Secret", "mc", "east")
+		}
+
+		for name, remove := range map[string]func(){
+			"deleted": func() { f.network.Server("east").Delete("Service", "shop", "web") }, "unlinked": unlink,
+		} {
+			for _, kind := range []string{"services", "endpoints"} {
+				f.link("east", 1)
+				f.apply("east", "web", exported, 80)
+				f.run()
+				if got := endpoints(); got != "web-east" {
+					t.Fatalf("%s: there are %q", name, got)
+				}
+				loseResponses(kind, remove)
+				f.run()
+				f.pass(3 * time.Second)
+				f.wants("")
+				if got := endpoints(); got != "" {
+					t.Errorf("%s, and no response about %s: %q are left", name, kind, got)
+				}
+				f.stop()
+			}
+		}
+	})
+}
+
+// Endpoints whose Service is gone, and that are not wanted, are deleted when that is known, as when a request to create
+// them was late.
+func TestEndpointsWithoutService(t *testing.T) {
+	inFleet(t, mirror.Options{}, func(f *fleet) {
+		leave := func(name, cluster string) {
+			f.home.ApplyYAML(fmt.Sprintf(`{apiVersion: v1, kind: Endpoints, metadata: {name: %s, namespace: shop, `+
+				`labels: {mirror.linkerd.io/mirrored-service: "true", mirror.linkerd.io/cluster-name: %s}}}`, name, cluster))
+		}
+		exist := func(want string) {
+			t.Helper()
+			var all []string
+			for _, o := range f.home.List("endpoints") {
+				all = append(all, o.GetName())
+			}
+			if got := strings.Join(all, " "); got != want {
+				t.Errorf("Endpoints %q, want %q", got, want)
+			}
+		}
+		leave("web-east", "east")
+		leave("web-north", "north")
+		f.network.Server("east").Fail("services", 503, 0)
+		f.run()
+		exist("web-east web-north")
+		f.network.Server("east").Fail("services", 0, 0)
+		f.pass(time.Minute)
+		exist("web-north")
+		leave("api-east", "east")
+		f.pass(3 * time.Second)
+		exist("web-north")
+	})
+}
+
 // A Namespace that a mirror needs is created where that is asked for.
 func TestCreateNamespaces(t *testing.T) {
 	inFleet(t, mirror.Options{CreateNamespaces: true}, func(f *fleet) {

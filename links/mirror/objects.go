@@ -231,7 +231,11 @@ func setMembers(service *corev1.Service, base string, union union, existing *cor
 	delete(service.Annotations, discoveryKey)
 	delete(service.Annotations, linksAnnotation)
 	delete(service.Annotations, appliedAnnotation)
-	written, owners := ownersOf(existing), map[string]api.Key{}
+
+	written, owners := map[string]api.Key{}, map[string]api.Key{}
+	if existing != nil {
+		written = ownersOf(existing)
+	}
 	keepOwner := func(cluster string) {
 		if owner, found := written[cluster]; found {
 			owners[cluster] = owner

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/validation"
 
@@ -27,12 +28,12 @@ const (
 type inputs struct {
 	options *Options
 	*linkSet
-	name            api.Key
-	existing        *corev1.Service // nil: there is none
-	leadsSomewhere  bool            // its Endpoints have addresses
-	namespaceExists bool            // true also if it is not known
-	probe           *link           // the Link whose gateway is probed over the name; nil: none
-	probeGateway    gatewayState
+	name              api.Key
+	existing          *corev1.Service // nil: there is none
+	existingEndpoints *endpoints      // likewise
+	namespaceExists   bool            // true also if it is not known
+	probe             *link           // the Link whose gateway is probed over the name; nil: none
+	probeGateway      gatewayState
 
 	mirrors []mirrorInputs // for each Link whose cluster's name the name ends with, the oldest first
 
@@ -52,7 +53,7 @@ type mirrorInputs struct {
 	hostname        string                     // the endpoint whose mirror has the name
 	parent          remoteState                // the Service that has it, if there is one
 	parentMirror    *corev1.Service
-	owner           remoteState // the Service that had the endpoint when the existing mirror of it was written
+	owner           remoteState // the Service that had the endpoint when what exists of its mirror was written
 }
 
 // remoteState is what is known of one Service of a linked cluster.
@@ -67,10 +68,10 @@ type remoteState struct {
 type reader interface {
 	readRemote(cluster string, k api.Key) (*remoteService, existence)
 	readLocal(k api.Key) *corev1.Service // nil: there is none
+	readEndpoints(k api.Key) *endpoints  // likewise
 	namespaceExists(name string) bool    // true also if it is not known
 	readiness(cluster string, k api.Key) readiness
 	gateway(cluster string) gatewayState
-	hasAddresses(k api.Key) bool // the Endpoints of a local Service
 	// servicesWithHostname returns the Services of a cluster that have an endpoint with a hostname, sorted.
 	servicesWithHostname(cluster, namespace, hostname string) []string
 }
@@ -80,7 +81,7 @@ type reader interface {
 func readInputs(reader reader, all *linkSet, options *Options, key api.Key) *inputs {
 	in := &inputs{
 		options: options, linkSet: all, name: key, existing: reader.readLocal(key), probe: all.probedOver(key),
-		leadsSomewhere: reader.hasAddresses(key),
+		existingEndpoints: reader.readEndpoints(key),
 	}
 	// Services and Namespaces are watched apart: of a new Namespace the mirror that is in it may be seen first.
 	in.namespaceExists = in.existing != nil || reader.namespaceExists(key.Namespace)
@@ -125,10 +126,21 @@ func (in *inputs) readMirror(reader reader, link *link, name string) mirrorInput
 		}
 	}
 
-	if in.existing != nil && in.existing.Labels[headlessLabel] != "" {
-		mirror.owner = read(strings.TrimSuffix(in.existing.Labels[headlessLabel], "-"+link.Cluster))
+	if o := in.object(); o != nil && o.GetLabels()[headlessLabel] != "" {
+		mirror.owner = read(strings.TrimSuffix(o.GetLabels()[headlessLabel], "-"+link.Cluster))
 	}
 	return mirror
+}
+
+// object returns what exists under the name: the Service, or Endpoints that are left of one; nil for neither.
+func (in *inputs) object() metav1.Object {
+	switch {
+	case in.existing != nil:
+		return in.existing
+	case in.existingEndpoints != nil:
+		return in.existingEndpoints
+	}
+	return nil
 }
 
 // readHeadless reads what the mirror of a headless Service is made of.
@@ -218,7 +230,8 @@ func (p *namePlan) takesName() bool { return p.service != nil || p.endpoints != 
 //     mirror as it is, a member as a member. A Service is absent only if a complete listing lacks it, and
 //     clients are not given it either: what is held of a cluster that withdraws much keeps its mirror.
 //   - A Service that we do not own is neither changed nor deleted. mayChange and mayRemove decide that,
-//     after the candidates and for all of them: so no candidate has to be trusted with it.
+//     after the candidates and for all of them: so no candidate has to be trusted with it. They decide of
+//     Endpoints without a Service likewise.
 //   - One name has one owner, the first candidate that wants it: the Service for the probe of a gateway,
 //     then a federated Service, then mirrors in the order of their Links' age, then mirrors of headless
 //     endpoints. Every later candidate is reported as an error in the status of its Link.
@@ -244,8 +257,8 @@ func (p *namePlan) takesName() bool { return p.service != nil || p.endpoints != 
 func (in *inputs) Plan() namePlan {
 	p, existing := in.firstCandidate(), in.existing
 	switch {
-	case existing == nil:
-	case p.service != nil && !in.mayChange(existing):
+	case existing == nil && in.existingEndpoints == nil:
+	case existing != nil && p.service != nil && !in.mayChange(existing):
 		failResults(p.results, errNameTaken{in.name, existing}.Error())
 		return namePlan{keepService: true, keepEndpoints: true, results: p.results}
 	case !p.takesName():
@@ -301,13 +314,13 @@ func failResults(results []serviceResult, message string) {
 	}
 }
 
-// mayChange reports whether a Service is ours to change: it was written for a Link that is ours to serve, or
+// mayChange reports whether an object is ours to change: it was written for a Link that is ours to serve, or
 // was. A Link that we never saw belongs to another writer, and so does all that was written for it.
-func (in *inputs) mayChange(existing *corev1.Service) bool {
+func (in *inputs) mayChange(existing metav1.Object) bool {
 	if !isOurs(existing) {
 		return false
 	}
-	cluster := existing.Labels[clusterLabel]
+	cluster := existing.GetLabels()[clusterLabel]
 	if cluster == "" {
 		return true // a federated Service, whose members are checked one by one
 	}
@@ -319,7 +332,7 @@ func (in *inputs) mayChange(existing *corev1.Service) bool {
 
 // linkGone reports whether the Link for which we wrote something is known to be deleted. A cluster without a
 // Link is not enough: its Link may be in a namespace that we do not read.
-func (in *inputs) linkGone(existing *corev1.Service, cluster string) bool {
+func (in *inputs) linkGone(existing metav1.Object, cluster string) bool {
 	switch {
 	case !in.complete, in.servedByLinkerd[cluster], in.linkOf(cluster) != nil:
 		return false
@@ -330,22 +343,21 @@ func (in *inputs) linkGone(existing *corev1.Service, cluster string) bool {
 	return in.everServed[cluster] || written && (in.namespace == "" || in.namespace == owner.Namespace)
 }
 
-// mayRemove reports whether the existing Service, which no candidate wants, is known to be wanted by none, and ours
-// to delete.
+// mayRemove reports whether what exists, which no candidate wants, is known to be wanted by none, and ours to delete.
 func (in *inputs) mayRemove() bool {
-	existing := in.existing
+	existing := in.object()
 	if !in.mayChange(existing) {
 		return false
 	}
 
-	cluster := existing.Labels[clusterLabel]
+	cluster := existing.GetLabels()[clusterLabel]
 	if cluster == "" { // its members were all ours to remove
-		was := membershipOf(existing)
-		written := was.local != "" || len(was.remote) > 0 || existing.Annotations[linksAnnotation] != ""
+		was := membershipOf(in.existing)
+		written := was.local != "" || len(was.remote) > 0 || existing.GetAnnotations()[linksAnnotation] != ""
 		return strings.HasSuffix(in.name.Name, federatedSuffix) && written
 	}
 	link := in.linkOf(cluster)
-	if existing.Labels[gatewayLabel] == "true" {
+	if existing.GetLabels()[gatewayLabel] == "true" {
 		return in.complete && (link == nil || link.Problem == "")
 	}
 
@@ -363,7 +375,7 @@ func (in *inputs) mayRemove() bool {
 		return false // its name is the suffix alone
 	}
 	m := &in.mirrors[i]
-	if existing.Labels[headlessLabel] == "" {
+	if existing.GetLabels()[headlessLabel] == "" {
 		return m.remote.exists != unknown
 	}
 
@@ -452,7 +464,9 @@ func (in *inputs) planMirror(mirror *mirrorInputs) namePlan {
 // status of the Link has what it had.
 func (in *inputs) gatewayResults(m *mirrorInputs, results []serviceResult) []serviceResult {
 	problem := in.noAddress(m.gateway)
-	switch stays := in.leadsSomewhere && !isHeadlessMirror(in.existing); {
+	leads := in.existingEndpoints != nil && slices.ContainsFunc(in.existingEndpoints.Subsets, hasAddresses)
+
+	switch stays := leads && !isHeadlessMirror(in.existing); {
 	case m.gateway.resolving:
 		return nil
 	case problem == "":

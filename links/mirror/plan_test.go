@@ -48,7 +48,8 @@ type scene struct {
 	missing       []string             // namespaces that do not exist
 	ready         map[string]readiness // by cluster and name
 	gateways      map[string]gatewayState
-	leads         map[string]bool // names of Services whose Endpoints have addresses
+	leads         map[string]bool       // names of Services whose Endpoints have addresses
+	left          map[string]*endpoints // Endpoints without a Service, by name
 }
 
 func (s scene) linkSet() *linkSet {
@@ -107,7 +108,18 @@ func (s scene) readiness(cluster string, k api.Key) readiness { return s.ready[c
 
 func (s scene) gateway(cluster string) gatewayState { return s.gateways[cluster] }
 
-func (s scene) hasAddresses(k api.Key) bool { return s.leads[k.Name] }
+func (s scene) readEndpoints(k api.Key) *endpoints {
+	if s.leads[k.Name] {
+		return &endpoints{Subsets: []endpointSubset{{Addresses: make([]corev1.EndpointAddress, 1)}}}
+	}
+	return s.left[k.Name]
+}
+
+// leftOf returns the Endpoints of a Service that was deleted, by its name.
+func leftOf(svc *corev1.Service) map[string]*endpoints {
+	e := &endpoints{ObjectMeta: metav1.ObjectMeta{Namespace: svc.Namespace, Name: svc.Name, Labels: svc.Labels}}
+	return map[string]*endpoints{svc.Name: e}
+}
 
 func (s scene) servicesWithHostname(cluster, namespace, hostname string) (names []string) {
 	for _, name := range slices.Sorted(maps.Keys(s.ready)) {
@@ -863,6 +875,46 @@ func TestPlan(t *testing.T) {
 				}),
 			},
 		}, "keep"},
+
+		// Endpoints that are left of a Service.
+		{"they go if there is no Service behind them", "web-east", scene{
+			links: both, remote: only("east"), left: leftOf(mirrored("web-east", "east")),
+		}, "none"},
+		{"they go if that is not selected", "web-east", scene{
+			links: both, remote: only("east", service("web", plain)), left: leftOf(mirrored("web-east", "east")),
+		}, "none"},
+		{"they stay while that is unknown", "web-east", scene{
+			links: both, left: leftOf(mirrored("web-east", "east")),
+		}, "keep"},
+		{"they stay while Linkerd serves the Link", "web-east", scene{
+			links: []*link{&left}, remote: only("east"), left: leftOf(mirrored("web-east", "east")),
+		}, "keep"},
+		{"they go with a Link that was served", "web-east", scene{
+			seen: map[string]bool{"east": true}, left: leftOf(mirrored("web-east", "east")),
+		}, "none"},
+		{"they stay of a Link that was never seen", "web-east", scene{
+			left: leftOf(mirrored("web-east", "east")),
+		}, "keep"},
+		{"those of others stay", "web-east", scene{
+			links: both, remote: only("east"),
+			left: leftOf(service("web-east", map[string]string{clusterLabel: "east"})),
+		}, "keep"},
+		{"those of an endpoint stay while its Service is unknown", "db-0-east", scene{
+			links: both, headless: true,
+			left: leftOf(with(mirrored("db-0-east", "east"), func(s *corev1.Service) {
+				s.Labels[headlessLabel] = "db-east"
+			})),
+		}, "keep"},
+		{"those of an endpoint go with its Service", "db-0-east", scene{
+			links: both, headless: true, remote: only("east"),
+			left: leftOf(with(mirrored("db-0-east", "east"), func(s *corev1.Service) {
+				s.Labels[headlessLabel] = "db-east"
+			})),
+		}, "none"},
+		{"those of a Service over which a gateway was probed go", "probe-east", scene{
+			links: []*link{east}, left: leftOf(service("probe-east",
+				map[string]string{gatewayLabel: "true", clusterLabel: "east", managedByLabel: productName})),
+		}, "none"},
 
 		// The gateway's own Service.
 		{

@@ -116,11 +116,15 @@ func TestClustersThatAreNotLinked(t *testing.T) {
 	}
 	fake := add(written(mirrored("fake", "nowhere"), strings.Join(names, ",")))
 
+	term.endpoints.Update(leftOf(mirrored("web-east", "east"))["web-east"]) // of the Service that is there
+	term.endpoints.Update(leftOf(mirrored("left-west", "west"))["left-west"])
+	left := api.Key{Namespace: "shop", Name: "left-west"}
+
 	if n := len(term.byCluster.services); n != 3 {
 		t.Errorf("%d clusters are indexed, want two and one for all others", n)
 	}
 	for cluster, want := range map[string][]api.Key{
-		"east": {fake, mirror, union}, "west": {fake, union}, "c7": {fake}, "nowhere": {fake},
+		"east": {fake, mirror, union}, "west": {fake, left, union}, "c7": {fake}, "nowhere": {fake},
 	} {
 		got := term.dependentsOf(cluster)
 		slices.SortFunc(got, api.Key.Compare)
@@ -130,6 +134,10 @@ func TestClustersThatAreNotLinked(t *testing.T) {
 		}
 	}
 	term.services.Replace(nil)
+	if got := term.dependentsOf("east"); !slices.Equal(got, []api.Key{mirror}) {
+		t.Errorf("without the Services %v depend on east", got)
+	}
+	term.endpoints.Replace(nil)
 	if n := len(term.byCluster.services) + len(term.byCluster.values); n > 0 {
 		t.Errorf("%d entries are left", n)
 	}

@@ -68,7 +68,7 @@ func (k queueKey) ref() federation.Ref {
 // that there is no such object. If one fails for that, the event that made it fail is on its way; a retry after
 // a second is only a second net.
 //
-// Four kinds of event enqueue: a local object (localServiceChanged), a Service of a linked cluster
+// Four kinds of event enqueue: a local object (localServiceChanged, endpointsChanged), a Service of a linked cluster
 // (enqueueRemote), the readiness of its endpoints (reconcileEndpoints) and, for everything of one cluster or
 // of all, listings, gateways and Links (enqueueCluster, enqueueOfLink, enqueueNames). Results enqueue their Link with a
 // delay.
@@ -98,7 +98,7 @@ type term struct {
 	paces           *paces
 	remoteEndpoints remoteEndpoints
 	indexing        sync.Mutex            // a record is read and indexed at once
-	byCluster       index[string]         // Services of the local cluster, see indexClusters
+	byCluster       index[string]         // objects of the local cluster, see indexClusters
 	byParent        index[api.Key]        // mirrors of endpoints, by the headless mirror that lists them
 	linkSet         watch.Value[*linkSet] // stored by a linkFollower
 	ready           chan struct{}         // see above; closed once
@@ -139,7 +139,7 @@ func newTerm(
 
 	ours := api.Typed(corev1.SchemeGroupVersion, "endpoints", "Endpoints", &endpoints{})
 	ours.Labels = clusterLabel
-	term.endpoints = api.NewInformer(term.local, ours, trimEndpoints, func(k api.Key) { term.enqueue(k) })
+	term.endpoints = api.NewInformer(term.local, ours, trimEndpoints, term.endpointsChanged)
 	namespaces := api.Typed(corev1.SchemeGroupVersion, "namespaces", "Namespace", &corev1.Namespace{})
 	term.namespaces = api.NewInformer(term.local, namespaces,
 		func(any) (struct{}, bool) { return struct{}{}, true },
@@ -171,7 +171,7 @@ func (t *term) beginWriting() {
 	if !t.namespaces.HasSynced() {
 		t.log.Info("Namespaces cannot be listed: a missing one is found when a write into it fails")
 	}
-	for _, k := range t.services.Keys() {
+	for _, k := range slices.Concat(t.services.Keys(), t.endpoints.Keys()) {
 		t.indexClusters(k) // which are linked was not known before
 	}
 	close(t.ready)
@@ -270,6 +270,12 @@ func (t *term) enqueueNames(namespace string) {
 		}
 	}
 
+	for k, e := range records(t.endpoints.Store) { // also what is left of a Service
+		if isOurs(e) {
+			add(k)
+		}
+	}
+
 	t.mu.Lock()
 	remotes := maps.Clone(t.remotes)
 	planned := slices.Collect(maps.Keys(t.results.byName))
@@ -351,9 +357,9 @@ func (t *term) gateway(cluster string) gatewayState {
 	return gatewayState{resolving: true}
 }
 
-func (t *term) hasAddresses(k api.Key) bool {
-	e, found := t.endpoints.Get(k)
-	return found && slices.ContainsFunc(e.Subsets, hasAddresses)
+func (t *term) readEndpoints(k api.Key) *endpoints {
+	e, _ := t.endpoints.Get(k)
+	return e
 }
 
 func (t *term) gatewayOf(cluster string) *gateway {
