@@ -320,7 +320,7 @@ func (k *candidacy) standby(holder string, lasts bool) leaseState {
 
 // review returns nil if the Lease can be campaigned for and one of the tasks can run, or why none can.
 func (k *candidacy) review(ctx context.Context, tasks []Task) error {
-	if err := k.Permissions.Review(ctx, k.leaseRights()); err != nil {
+	if err := k.reviewLease(ctx); err != nil {
 		return err
 	}
 	k.mu.Lock()
@@ -332,8 +332,27 @@ func (k *candidacy) review(ctx context.Context, tasks []Task) error {
 	return k.problemOfAll(tasks)
 }
 
+// reviewLease returns nil if the Lease can be campaigned for. Who may not watch or update Leases, as the account of
+// Linkerd's policy controller, polls and patches it. That of an installation is watched together with those of others.
+func (k *candidacy) reviewLease(ctx context.Context) error {
+	k.config.Polled = false
+	err := k.Permissions.Review(ctx, k.leaseRights())
+	if !IsMissingPermissions(err) || k.config.Labels != nil {
+		return err
+	}
+
+	k.config.Polled = true
+	if k.Permissions.Review(ctx, k.leaseRights()) != nil {
+		return err // it names the rights that are best
+	}
+	return nil
+}
+
 // leaseRights are those without which the Lease cannot be campaigned for.
 func (k *candidacy) leaseRights() Permission {
+	if k.config.Polled {
+		return leasePermission(k.config.Namespace, "get", "create", "patch")
+	}
 	return leasePermission(k.config.Namespace, "get", "list", "watch", "create", "update")
 }
 
@@ -509,15 +528,19 @@ func (k *candidacy) elect(ctx context.Context, delay time.Duration, lead func(te
 
 	elector := lease.NewElector(k.Log, k.Client, k.Conn, config)
 	wg.Go(func() { k.reportHolder(ctx, elector) })
-	err := elector.Run(ctx, lead)
-	if errors.Is(err, lease.ErrUnreadable) {
-		return &MissingPermissions{[]Permission{leasePermission(config.Namespace, "list", "watch")}}
-	}
-	if apierrors.IsNotFound(err) {
-		return errNoNamespace(config.Namespace)
-	}
+	return k.whyNotElected(ctx, elector.Run(ctx, lead))
+}
 
-	if apierrors.IsForbidden(err) {
+// whyNotElected returns an error of an Elector with the right that is missing, or the namespace, if it is for that.
+func (k *candidacy) whyNotElected(ctx context.Context, err error) error {
+	switch {
+	case errors.Is(err, lease.ErrUnreadable) && k.config.Polled:
+		return &MissingPermissions{[]Permission{leasePermission(k.config.Namespace, "get")}}
+	case errors.Is(err, lease.ErrUnreadable):
+		return &MissingPermissions{[]Permission{leasePermission(k.config.Namespace, "list", "watch")}}
+	case apierrors.IsNotFound(err):
+		return errNoNamespace(k.config.Namespace)
+	case apierrors.IsForbidden(err):
 		if missing := k.Permissions.ReviewRefused(ctx, k.leaseRights()); IsMissingPermissions(missing) {
 			return missing // it names the right
 		}

@@ -32,8 +32,11 @@
 // for its expiry; no comparison of clocks; no queue of candidates; and no hand-over, because a holder that
 // stops releases the Lease, and the others see that.
 //
-// What it costs: a watch and, while held, one update each Timing.Renew. After a term that ended early the
-// Lease is left alone for a growing pause, because each term begins with complete listings.
+// A candidate without the right to watch polls instead ([Config].Polled). It observes later and so takes the Lease no
+// earlier; before it does it reads the Lease once more, as every candidate does.
+//
+// What it costs: a watch and, while held, one update each Timing.Renew; polled, one request each Timing.Renew. After a
+// term that ended early the Lease is left alone for a growing pause, because each term begins with complete listings.
 //
 // It differs from client-go's leader election in that a term ends before another can begin, even if the API
 // server is out of reach, and in that candidates watch the Lease and do not poll it. The Lease object is

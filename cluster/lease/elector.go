@@ -2,6 +2,7 @@ package lease
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -14,6 +15,7 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	coordinationclient "k8s.io/client-go/kubernetes/typed/coordination/v1"
 
@@ -50,8 +52,9 @@ func (t Timing) Validate() error {
 	return nil
 }
 
-// ErrUnreadable is returned by [Elector.Run] if the API server does not let us list and watch the Lease.
-var ErrUnreadable = errors.New("the Lease cannot be listed and watched")
+// ErrUnreadable is returned by [Elector.Run] if the API server does not let us list and watch the Lease, or get one
+// that is Polled.
+var ErrUnreadable = errors.New("the Lease cannot be read")
 
 var (
 	// errFenced is why a request is not sent.
@@ -76,6 +79,10 @@ type Config struct {
 	Identity        string // of the candidate; unique among all candidates
 	Timing          Timing
 	AcquireDelay    time.Duration // how long a free Lease is left to other candidates
+
+	// Polled is whether the Lease is read each Timing.Renew instead of watched, and patched instead of updated: for a
+	// candidate that has the rights to get, create and patch it, and no others. Watched and Changed are then not used.
+	Polled bool
 
 	// Watched is what is watched: Leases, this one among them; zero for this one alone. Changed, which may be
 	// nil, is called for each of them that changes; r, which has these Marks, is nil if it was deleted.
@@ -163,6 +170,26 @@ func (e *Elector) Run(ctx context.Context, lead func(term context.Context) error
 	defer wg.Wait()
 	defer cancel()
 
+	listed, unreadable := e.follow(ctx, &wg)
+	campaigned := make(chan error, 1)
+	wg.Go(func() { campaigned <- e.campaign(ctx, listed, lead) })
+
+	select {
+	case err := <-campaigned:
+		return err
+	case <-unreadable:
+		return ErrUnreadable
+	}
+}
+
+// follow has the Lease observed until ctx ends. listed closes once it was, and unreadable once that is refused.
+func (e *Elector) follow(ctx context.Context, wg *sync.WaitGroup) (listed, unreadable <-chan struct{}) {
+	if e.config.Polled {
+		read, refused := make(chan struct{}), make(chan struct{})
+		wg.Go(func() { e.poll(ctx, read, refused) })
+		return read, refused
+	}
+
 	kind := e.config.Watched
 	if kind.Resource.Empty() {
 		kind = Leases.Named(e.config.Name)
@@ -179,16 +206,39 @@ func (e *Elector) Run(ctx context.Context, lead func(term context.Context) error
 			e.config.Changed(k, lease)
 		}
 	})
-
 	wg.Go(func() { informer.Run(logr.NewContext(ctx, e.log.V(1))) })
-	campaigned := make(chan error, 1)
-	wg.Go(func() { campaigned <- e.campaign(ctx, informer.Synced(), lead) })
+	return informer.Synced(), informer.Denied()
+}
 
-	select {
-	case err := <-campaigned:
-		return err
-	case <-informer.Denied():
-		return ErrUnreadable
+// poll observes the Lease each Timing.Renew while it is not held here, until ctx ends. It closes listed once it was
+// read for the first time, and unreadable once reading it was refused for some time.
+func (e *Elector) poll(ctx context.Context, listed, unreadable chan<- struct{}) {
+	var refusedSince time.Time
+	read := sync.OnceFunc(func() { close(listed) })
+
+	for ctx.Err() == nil {
+		if held, _ := e.held.Load(); !held {
+			_, changed := e.observed.Load()
+			_, err := e.read(ctx, changed)
+			if apierrors.IsNotFound(err) {
+				e.observeRead(nil, changed)
+				err = nil
+			}
+
+			switch {
+			case err == nil:
+				read()
+				refusedSince = time.Time{}
+			case !apierrors.IsForbidden(err):
+				refusedSince = time.Time{}
+			case refusedSince.IsZero():
+				refusedSince = time.Now()
+			case time.Since(refusedSince) >= refusalLimit:
+				close(unreadable)
+				return
+			}
+		}
+		waitUnchanged(ctx, nil, e.config.Timing.Renew)
 	}
 }
 
@@ -546,10 +596,35 @@ func (e *Elector) write(
 	}
 	next.Spec.HolderIdentity, next.Spec.RenewTime = &holder, &now
 	next.Spec.LeaseDurationSeconds = e.durationSeconds(holder)
-	if old == nil {
+
+	switch {
+	case old == nil:
 		return e.client.Create(ctx, next, metav1.CreateOptions{})
+	case e.config.Polled:
+		return e.patch(ctx, next)
+	default:
+		return e.client.Update(ctx, next, metav1.UpdateOptions{})
 	}
-	return e.client.Update(ctx, next, metav1.UpdateOptions{})
+}
+
+// patch writes a Lease as an update does: it fails with a conflict if the Lease has changed since it was read. Without
+// a version, as after an empty response, it is to be read again first: a patch without one would always succeed.
+func (e *Elector) patch(ctx context.Context, next *coordinationv1.Lease) (*coordinationv1.Lease, error) {
+	if next.ResourceVersion == "" {
+		of := Leases.Resource.GroupResource()
+		return nil, apierrors.NewConflict(of, next.Name, errors.New("its version is not known"))
+	}
+
+	body, err := json.Marshal(map[string]any{
+		"metadata": map[string]any{
+			"resourceVersion": next.ResourceVersion, "labels": next.Labels, "annotations": next.Annotations,
+		},
+		"spec": next.Spec,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return e.client.Patch(ctx, next.Name, types.MergePatchType, body, metav1.PatchOptions{})
 }
 
 // transitionsAfter counts changes of the holder; a release is none.

@@ -2,6 +2,7 @@ package lease
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -16,6 +17,7 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	coordinationclient "k8s.io/client-go/kubernetes/typed/coordination/v1"
 
 	"github.com/fingerpost/fingerpost/federation/watch"
@@ -39,6 +41,8 @@ type election struct {
 	delay   time.Duration // of each response
 	blank   bool          // responses hold an empty Lease
 	refuses bool          // writes are forbidden
+	hides   bool          // reads are
+	polled  bool          // candidates poll
 	late    bool          // responses come after their request was carried out
 	label   string        // the watch shows the Lease while it has this one; empty: always
 	writers int           // candidates in a term now
@@ -62,16 +66,20 @@ func (e *election) candidate(name string) *candidate { return e.configured(name,
 func (e *election) configured(name string, config Config) *candidate {
 	c := &candidate{election: e, connected: make(chan struct{}), done: make(chan error, 1)}
 	close(c.connected)
-	config.Name, config.Identity, config.Timing = "lease", name, testTiming
+	config.Name, config.Identity, config.Timing, config.Polled = "lease", name, testTiming, e.polled
 	c.elector = newElector(logr.Discard(), c, config)
 	var ctx context.Context
 	ctx, c.cancel = context.WithCancel(e.t.Context())
 	e.mu.Lock()
 	e.all = append(e.all, c)
 	e.mu.Unlock()
-	go c.watch(ctx)
 	listed := make(chan struct{})
-	close(listed)
+	if config.Polled {
+		go c.elector.poll(ctx, listed, make(chan struct{}))
+	} else {
+		go c.watch(ctx)
+		close(listed)
+	}
 	go func() {
 		c.done <- c.elector.campaign(ctx, listed, func(term context.Context) error {
 			e.mu.Lock()
@@ -153,6 +161,9 @@ func (c *candidate) Get(ctx context.Context, _ string, _ metav1.GetOptions) (*co
 		return nil, err
 	}
 	defer unlock()
+	if c.election.hides {
+		return nil, apierrors.NewForbidden(coordinationv1.Resource("leases"), "lease", errors.New("for a moment"))
+	}
 	if c.election.lease == nil {
 		return nil, apierrors.NewNotFound(coordinationv1.Resource("leases"), "lease")
 	}
@@ -202,6 +213,25 @@ func (c *candidate) Update(
 		return nil, ctx.Err()
 	}
 	return written, nil
+}
+
+// Patch merges into the Lease, with the precondition of an Update.
+func (c *candidate) Patch(
+	ctx context.Context, _ string, of types.PatchType, patch []byte, _ metav1.PatchOptions, _ ...string,
+) (*coordinationv1.Lease, error) {
+	c.election.mu.Lock()
+	next := c.election.lease.DeepCopy()
+	c.election.mu.Unlock()
+	if next == nil {
+		next = &coordinationv1.Lease{}
+	}
+	if err := json.Unmarshal(patch, next); err != nil || of != types.MergePatchType {
+		return nil, fmt.Errorf("a patch of type %s: %w", of, err)
+	}
+	if next.ResourceVersion == "" {
+		return nil, errors.New("a patch without a version")
+	}
+	return c.Update(ctx, next, metav1.UpdateOptions{})
 }
 
 // respond waits for the delay of responses, and reports whether ctx lasted as long. It needs e.mu, and unlocks it
@@ -279,9 +309,26 @@ func inElection(t *testing.T, test func(*election)) {
 	})
 }
 
+// inElections plays a test with candidates that watch, and with others that poll. These notice what happens by slack
+// later.
+func inElections(t *testing.T, test func(e *election, slack time.Duration)) {
+	t.Helper()
+	for name, polled := range map[string]bool{"watched": false, "polled": true} {
+		t.Run(name, func(t *testing.T) {
+			inElection(t, func(e *election) {
+				slack := time.Duration(0)
+				if e.polled = polled; polled {
+					slack = testTiming.Renew
+				}
+				test(e, slack)
+			})
+		})
+	}
+}
+
 // A holder keeps the Lease while it runs. When it stops, the next candidate starts a term at once.
 func TestReleaseOnStop(t *testing.T) {
-	inElection(t, func(e *election) {
+	inElections(t, func(e *election, slack time.Duration) {
 		first := e.candidate("first")
 		e.await("first")
 		e.candidate("second")
@@ -290,7 +337,7 @@ func TestReleaseOnStop(t *testing.T) {
 			t.Fatalf("the holder is %q", h)
 		}
 		first.cancel()
-		if d := e.await("second"); d > time.Second {
+		if d := e.await("second"); d > time.Second+slack {
 			t.Errorf("the second holds it after %s", d)
 		}
 	})
@@ -298,7 +345,7 @@ func TestReleaseOnStop(t *testing.T) {
 
 // A holder that stops while a renewal of its own is on the way gives the Lease up as well.
 func TestReleaseDuringRenewal(t *testing.T) {
-	inElection(t, func(e *election) {
+	inElections(t, func(e *election, slack time.Duration) {
 		first := e.candidate("first")
 		e.await("first")
 		e.candidate("second")
@@ -318,7 +365,7 @@ func TestReleaseDuringRenewal(t *testing.T) {
 		e.delay = 0
 		e.mu.Unlock()
 		first.cancel() // before the response
-		if d := e.await("second"); d > time.Second {
+		if d := e.await("second"); d > time.Second+slack {
 			t.Errorf("the second holds it after %s", d)
 		}
 	})
@@ -327,7 +374,7 @@ func TestReleaseDuringRenewal(t *testing.T) {
 // A holder that is cut off stops writing before another candidate starts a term, which it does when the
 // Lease expires.
 func TestHolderIsCutOff(t *testing.T) {
-	inElection(t, func(e *election) {
+	inElections(t, func(e *election, slack time.Duration) {
 		first := e.candidate("first")
 		e.await("first")
 		cut := make(chan time.Time, 1)
@@ -339,7 +386,7 @@ func TestHolderIsCutOff(t *testing.T) {
 		if d := (<-cut).Sub(at); d > testTiming.Fence {
 			t.Errorf("its connections were cut after %s", d)
 		}
-		if d := time.Since(at) + e.await("second"); d > testTiming.Duration+100*time.Millisecond {
+		if d := time.Since(at) + e.await("second"); d > testTiming.Duration+100*time.Millisecond+slack {
 			t.Errorf("the second holds it after %s", d)
 		}
 		first.partition(false) // and it does not fight for it
@@ -353,7 +400,7 @@ func TestHolderIsCutOff(t *testing.T) {
 // The holder of a deleted Lease may not have noticed, so no candidate takes it before it would have
 // expired.
 func TestLeaseIsDeleted(t *testing.T) {
-	inElection(t, func(e *election) {
+	inElections(t, func(e *election, _ time.Duration) {
 		first := e.candidate("first")
 		e.await("first")
 		e.candidate("second")
@@ -381,7 +428,7 @@ func TestAcquireDelay(t *testing.T) {
 
 // A holder keeps the Lease although each response takes almost half of the time until the fence.
 func TestSlowServer(t *testing.T) {
-	inElection(t, func(e *election) {
+	inElections(t, func(e *election, _ time.Duration) {
 		e.delay = testTiming.Fence/2 - 10*time.Millisecond
 		e.candidate("first")
 		pass(5 * time.Minute)
@@ -487,7 +534,7 @@ func TestReleaseDuringGet(t *testing.T) {
 
 // A Lease that cannot be kept is tried less and less often.
 func TestShortTerms(t *testing.T) {
-	inElection(t, func(e *election) {
+	inElections(t, func(e *election, _ time.Duration) {
 		e.delay = testTiming.Fence * 2 / 3
 		e.candidate("first")
 		pass(10 * time.Minute)
@@ -506,7 +553,7 @@ func TestShortTerms(t *testing.T) {
 
 // The response to a write may hold an empty object.
 func TestEmptyResponses(t *testing.T) {
-	inElection(t, func(e *election) {
+	inElections(t, func(e *election, _ time.Duration) {
 		e.blank = true
 		first := e.candidate("first")
 		e.await("first")
@@ -520,7 +567,7 @@ func TestEmptyResponses(t *testing.T) {
 
 // Candidates wait for a holder of another kind as long as its own duration.
 func TestHolderOfAnotherKind(t *testing.T) {
-	inElection(t, func(e *election) {
+	inElections(t, func(e *election, _ time.Duration) {
 		holder, now := "linkerd-destination-0", metav1.NowMicro()
 		e.put(&coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: "lease"}, Spec: coordinationv1.LeaseSpec{
 			HolderIdentity: &holder, LeaseDurationSeconds: new(int32(30)), RenewTime: &now,
@@ -563,7 +610,7 @@ func TestHolder(t *testing.T) {
 func TestFaults(t *testing.T) {
 	for seed := range uint64(10) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			inElection(t, func(e *election) {
+			inElections(t, func(e *election, _ time.Duration) {
 				r := rand.New(rand.NewPCG(seed, 0))
 				var all []*candidate
 				for i := range 3 {
@@ -638,5 +685,34 @@ func TestRefusedForAMoment(t *testing.T) {
 			t.Errorf("a refusal that lasts: %v", err)
 		}
 		first.done <- context.Canceled
+	})
+}
+
+// A Lease that may not be read any more is not waited for; a refusal that is over after a moment is none.
+func TestUnreadable(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := &election{t: t, hides: true}
+		c := &candidate{election: e, connected: make(chan struct{})}
+		close(c.connected)
+		config := Config{Name: "lease", Identity: "first", Timing: testTiming, Polled: true}
+		run := func(ctx context.Context) error {
+			lead := func(context.Context) error { return errors.New("led") }
+			return newElector(logr.Discard(), c, config).Run(ctx, lead)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), refusalLimit/2)
+		defer cancel()
+		if err := run(ctx); errors.Is(err, ErrUnreadable) {
+			t.Errorf("after %s: %v", refusalLimit/2, err)
+		}
+		began := time.Now()
+		if err := run(t.Context()); !errors.Is(err, ErrUnreadable) || time.Since(began) < refusalLimit {
+			t.Errorf("after %s: %v", time.Since(began), err)
+		}
+		e.mu.Lock()
+		e.hides = false
+		e.mu.Unlock()
+		if err := run(t.Context()); err == nil || err.Error() != "led" {
+			t.Errorf("a Lease that may be read: %v", err)
+		}
 	})
 }
