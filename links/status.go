@@ -8,6 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/fingerpost/fingerpost/cluster/linkerd"
 	"github.com/fingerpost/fingerpost/cluster/problem"
 )
 
@@ -111,7 +112,7 @@ func (r *Reconciler) undeclaredFields() []string {
 	if r.statusWriter == nil {
 		return nil
 	}
-	return r.statusWriter.Undeclared()
+	return r.statusWriter.Undeclared(linkerd.Links)
 }
 
 // Refused returns why Links cannot be listed, such as NotFound without a CRD; empty if they can.

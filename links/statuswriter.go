@@ -42,21 +42,22 @@ const fieldManager = "fingerpost"
 //
 // Reconciler.mu guards reports, and comes before the lock of the Writer. The Writer gives one Link to one worker, which
 // is the only one to set recorded of its report.
-type statusWriter = status.Writer[writtenStatus]
+type statusWriter = status.Writer[api.Key, writtenStatus]
 
 // WriteStatus writes the status of all Links until term ends, reviews in permissions what is refused, and reports
 // failures. It is a task of the local cluster's Lease: two calls must not overlap, in all replicas.
 func (r *Reconciler) WriteStatus(
 	term context.Context, permissions *apply.Permissions, failures *apply.Failures,
 ) error {
-	writer := status.NewWriter(r.log, status.Config[writtenStatus]{
-		Manager: fieldManager, Resource: linkerd.Links, Kind: "Link", Client: r.dynamic,
+	writer := status.NewWriter(r.log, status.Config[api.Key, writtenStatus]{
+		Manager: fieldManager, Client: r.dynamic,
 		Permissions: permissions, Failures: failures,
+		Of:   func(k api.Key) status.Ref { return status.Ref{Resource: linkerd.Links, Kind: "Link", Key: k} },
 		Keys: r.links.Keys, Object: r.statusObject, Read: readFields, Whole: withOthers,
 		HasStatus: func(ctx context.Context, version string) (bool, error) {
 			return r.isServed(ctx, version, linkerd.Links.Resource+"/status", "patch")
 		},
-		Wrote:  func(reason string) { r.metrics.writes.WithLabelValues(reason).Inc() },
+		Wrote:  func(_ api.Key, reason string) { r.metrics.writes.WithLabelValues(reason).Inc() },
 		Advice: "install Fingerpost's Link CRD to see them in Links; Events and metrics report conditions",
 		Remedy: "install one that has, such as Fingerpost's",
 	})

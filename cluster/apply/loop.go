@@ -93,14 +93,14 @@ func (r *Retry) Unwrap() error { return r.Err }
 //	   |                   +-------> Retry{After} ------------> enqueued After
 //	   |                   '-------> Forbidden, and a permission is missing: the Loop ends
 //	   |
-//	   '-- an input has changed, or the Snapshot that the key follows
+//	   '-- an input has changed, or the Snapshot or level that the key follows
 //
 // The queue holds a key once, whatever happened, and hands it to one worker at a time. Informers may call Enqueue
 // and Follow from the moment that the Loop is made: what comes before all inputs were listed is dropped, because
 // Begin enqueues everything then.
 //
-// All Snapshots are followed by one goroutine, so the number of goroutines does not depend on the number of keys.
-// mu is a leaf but for opening and closing Watches, which take the Store's lock; the Store never calls back.
+// All of them are followed by one goroutine, so the number of goroutines does not depend on the number of keys. mu is a
+// leaf but for opening and closing Watches, which take the lock of the Store or of a table; neither calls back.
 type Loop[K comparable] struct {
 	config Config[K]
 	log    logr.Logger
@@ -110,8 +110,20 @@ type Loop[K comparable] struct {
 	bell   *watch.KeyedBell[K]
 
 	mu       sync.Mutex
-	followed map[K][]*federation.Watch
+	followed map[K]*follow
 	ended    bool
+}
+
+// A follow is what a key is reconciled after a change of.
+type follow struct {
+	snapshots []*federation.Watch
+	level     Level // nil: none
+}
+
+// A Level is what a key may follow besides Snapshots, such as a [watch.Watch] of a key in a table of facts.
+type Level interface {
+	Add(bell *watch.Bell)
+	Close() (last bool)
 }
 
 type input struct {
@@ -126,7 +138,7 @@ func NewLoop[K comparable](log logr.Logger, c Config[K]) *Loop[K] {
 	c.MinRetry = cmp.Or(c.MinRetry, 200*time.Millisecond)
 	c.MaxRetry = cmp.Or(c.MaxRetry, MaxRetry)
 	return &Loop[K]{
-		config: c, log: log, bell: watch.NewKeyedBell[K](), followed: map[K][]*federation.Watch{},
+		config: c, log: log, bell: watch.NewKeyedBell[K](), followed: map[K]*follow{},
 	}
 }
 
@@ -160,24 +172,50 @@ func (l *Loop[K]) Follow(key K, refs ...federation.Ref) {
 		return
 	}
 
+	all := &follow{}
 	for i, ref := range refs {
 		if slices.Contains(refs[:i], ref) {
 			continue
 		}
 		w := l.config.Store.Watch(ref)
 		w.Add(l.bell.Bell(key))
-		l.followed[key] = append(l.followed[key], w)
+		all.snapshots = append(all.snapshots, w)
 	}
+	l.followed[key] = all
 }
 
-// Unfollow ends Follow.
+// FollowLevel has a key reconciled whenever a level changes, which open opens, until Unfollow or the end of the Loop. A
+// key that follows something already goes on with that, and nothing is opened.
+func (l *Loop[K]) FollowLevel(key K, open func() Level) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.followed[key] != nil || l.ended {
+		return
+	}
+	level := open()
+	level.Add(l.bell.Bell(key))
+	l.followed[key] = &follow{level: level}
+}
+
+// Unfollow ends Follow and FollowLevel.
 func (l *Loop[K]) Unfollow(k K) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for _, w := range l.followed[k] {
+	l.followed[k].close()
+	delete(l.followed, k)
+}
+
+// close closes what is followed. nil is nothing.
+func (f *follow) close() {
+	if f == nil {
+		return
+	}
+	for _, w := range f.snapshots {
 		w.Close()
 	}
-	delete(l.followed, k)
+	if f.level != nil {
+		f.level.Close()
+	}
 }
 
 // Snapshot returns the newest Snapshot of the first Service that a key follows; nil if it follows none.
@@ -185,14 +223,14 @@ func (l *Loop[K]) Snapshot(k K) *federation.Snapshot {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	all := l.followed[k]
-	if len(all) == 0 {
+	if all == nil || len(all.snapshots) == 0 {
 		return nil
 	}
-	snapshot, _ := all[0].Load()
+	snapshot, _ := all.snapshots[0].Load()
 	return snapshot
 }
 
-// Followed returns the keys that follow a Snapshot, in no order.
+// Followed returns the keys that follow a Snapshot or a level, in no order.
 func (l *Loop[K]) Followed() []K {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -270,14 +308,12 @@ func (l *Loop[K]) unfollowAll() {
 	defer l.mu.Unlock()
 	l.ended = true
 	for _, all := range l.followed {
-		for _, w := range all {
-			w.Close()
-		}
+		all.close()
 	}
 	clear(l.followed)
 }
 
-// enqueueFollowers enqueues the keys whose Snapshots change.
+// enqueueFollowers enqueues the keys for which what they follow has changed.
 func (l *Loop[K]) enqueueFollowers(ctx context.Context) {
 	for {
 		select {

@@ -18,6 +18,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/fingerpost/fingerpost/federation"
+	"github.com/fingerpost/fingerpost/federation/watch"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -275,6 +276,45 @@ func TestPanicIsAFailure(t *testing.T) {
 		}
 		if err := end(); err != nil {
 			t.Error(err)
+		}
+	})
+}
+
+// A key is reconciled when the level changes that it follows, once however often it asks to, until Unfollow. Nothing
+// outlasts the Loop.
+func TestFollowLevel(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var table watch.Table[string, int]
+		reconciled := map[string]int{}
+		var l *Loop[string]
+		l = NewLoop(logr.Discard(), Config[string]{
+			Reconcile: func(_ context.Context, k string) error {
+				reconciled[k]++
+				l.FollowLevel(k, func() Level { return table.Watch(k) })
+				return nil
+			},
+			Begin: func() { l.Enqueue("a", "b") },
+		})
+		end := inLoop(t, l)
+		pass(time.Second)
+		for i := range 3 {
+			table.Swap("a", i).Wake()
+			pass(time.Second)
+		}
+		if reconciled["a"] != 4 || reconciled["b"] != 1 || len(l.Followed()) != 2 {
+			t.Errorf("reconciled %v, %v are followed", reconciled, l.Followed())
+		}
+		l.Unfollow("a")
+		table.Swap("a", 5).Wake()
+		pass(time.Second)
+		if reconciled["a"] != 4 || table.Len() != 2 { // the value of a, and the watch of b
+			t.Errorf("after Unfollow: reconciled %v, %d records", reconciled, table.Len())
+		}
+		if err := end(); err != nil {
+			t.Error(err)
+		}
+		if table.Len() != 1 {
+			t.Errorf("%d records are left", table.Len())
 		}
 	})
 }

@@ -1,5 +1,5 @@
-// Package status writes the status of objects whose spec belongs to others: of Links, and of any kind that a writer
-// reports about. One field manager writes its part, under a Lease, and leaves the parts of others as they are.
+// Package status writes the status of objects whose spec belongs to others: of Links, of routes, and of any kind that a
+// writer reports about. One field manager writes its part, under a Lease, and leaves the parts of others as they are.
 //
 //	objects, and what is to be reported --Enqueue--> Writer: Wanted --> differs from what is shown? --> apply
 //	                                       ^                                                              |
@@ -13,7 +13,8 @@
 //   - What is equal is not written. What counts as equal is the business of [Status]: times do not.
 //   - Every apply names the resourceVersion that was read, and one that is too late is a conflict. So entries of others
 //     in a list that the API server knows as one value are read and applied again, and never lost.
-//   - What is not wanted any more is left out, and vanishes, because this field manager applied it.
+//   - What is not wanted any more is left out, and vanishes: because this field manager applied it, or because all of a
+//     list is replaced, where an API server knows lists as one value (Config.Merges).
 //   - A field that the schema lacks silences no other one (undeclared.go).
 //   - An API server that refuses a status, or stores another one, is not asked again with the same status for 10
 //     minutes, or before another version of the API is served.
@@ -23,5 +24,6 @@
 //     contested, and applied again once a second.
 //   - A write of ours causes no work but one comparison of that object.
 //
-// A failure concerns one object. It is retried after 200 ms, and ever more rarely, up to a minute apart.
+// A failure concerns one object, unless it is for want of a right that all need (Config.Needs). It is retried after
+// 200 ms, and ever more rarely, up to a minute apart.
 package status

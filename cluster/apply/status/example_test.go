@@ -67,20 +67,21 @@ func TestRoutes(t *testing.T) {
 			o.ResourceVersion = u.GetResourceVersion()
 			return o, true
 		}
-		var writer *status.Writer[verdict]
+		var writer *status.Writer[api.Key, verdict]
 		kind := api.Newest(routes, []string{"v1"}, "HTTPRoute")
 		informer := api.NewInformer(conn, kind, asRead, func(k api.Key) { writer.Enqueue(k) })
 		var accepted atomic.Value // what all routes are to show
 		accepted.Store("yes")
 		var writes atomic.Int32
-		writer = status.NewWriter(logr.Discard(), status.Config[verdict]{
-			Manager: "us", Resource: routes, Kind: "HTTPRoute", Client: client, Keys: informer.Keys, Read: readVerdict,
+		writer = status.NewWriter(logr.Discard(), status.Config[api.Key, verdict]{
+			Manager: "us", Client: client, Keys: informer.Keys, Read: readVerdict,
+			Of: func(k api.Key) status.Ref { return status.Ref{Resource: routes, Kind: "HTTPRoute", Key: k} },
 			Object: func(k api.Key) (status.Object[verdict], bool) {
 				o, found := informer.Get(k)
 				o.Wanted = func() (verdict, bool) { return verdict{ours: accepted.Load().(string)}, true }
 				return o, found
 			},
-			Wrote: func(string) { writes.Add(1) },
+			Wrote: func(api.Key, string) { writes.Add(1) },
 		})
 		term, cancel := context.WithCancel(t.Context())
 		var wg sync.WaitGroup
