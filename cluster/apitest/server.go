@@ -532,6 +532,9 @@ func (s *Server) List(resource string) (all []*unstructured.Unstructured) {
 
 func resourceOf(o *unstructured.Unstructured) string {
 	plural := strings.TrimSuffix(strings.ToLower(o.GetKind()), "s") + "s" // Endpoints are many already
+	if policy, is := strings.CutSuffix(plural, "ys"); is {
+		plural = policy + "ies"
+	}
 	if group := o.GroupVersionKind().Group; group != "" {
 		return plural + "." + group
 	}
@@ -1138,11 +1141,13 @@ func (s *Server) matching(req request) (all []*unstructured.Unstructured) {
 }
 
 var listKinds = map[string]string{
-	"configmaps": "ConfigMapList", "endpoints": "EndpointsList", "endpointslices": "EndpointSliceList",
-	"externalworkloads": "ExternalWorkloadList", "httproutes": "HTTPRouteList", "jobs": "JobList",
+	"configmaps": "ConfigMapList", "egressnetworks": "EgressNetworkList", "endpoints": "EndpointsList",
+	"endpointslices": "EndpointSliceList", "externalworkloads": "ExternalWorkloadList", "grpcroutes": "GRPCRouteList",
+	"httplocalratelimitpolicies": "HTTPLocalRateLimitPolicyList", "httproutes": "HTTPRouteList", "jobs": "JobList",
 	"leases": "LeaseList", "links": "LinkList", "namespaces": "NamespaceList", "nodes": "NodeList", "pods": "PodList",
 	"replicasets": "ReplicaSetList", "secrets": "SecretList", "servers": "ServerList",
-	"serviceprofiles": "ServiceProfileList", "services": "ServiceList",
+	"serviceprofiles": "ServiceProfileList", "services": "ServiceList", "tcproutes": "TCPRouteList",
+	"tlsroutes": "TLSRouteList",
 }
 
 // write creates, updates or patches; it needs s.mu.

@@ -141,5 +141,12 @@ const (
 // controller, too. It is in the namespace of the control plane.
 const ExternalWorkloadsLease = "linkerd-destination-endpoint-write"
 
+// PolicyLease is the Lease under which the status of routes, rate limits and EgressNetworks is written, by Linkerd's
+// policy controller, too. It is in the namespace of the control plane.
+const PolicyLease = "policy-controller-write"
+
+// PolicyController is the controllerName of Linkerd's policy controller in the status of routes, and its field manager.
+const PolicyController = "linkerd.io/policy-controller"
+
 // ServiceMirrorController is the controllerName of Linkerd's service mirror in the status of Links.
 const ServiceMirrorController = "linkerd.io/service-mirror"

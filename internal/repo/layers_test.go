@@ -15,7 +15,7 @@ cmd/fingerpost -> cmd/fingerpost/server
 cmd/fingerpost -> cluster/api discovery/linkerd federation internal/logs links serving
 cmd/fingerpost/app -> admission cmd/fingerpost/debug cmd/fingerpost/server cmd/fingerpost/webhook
 cmd/fingerpost/app -> cluster cluster/apply cluster/checkpoint cluster/endpointslice cluster/api cluster/lease
-cmd/fingerpost/app -> cluster/changes cluster/problem cluster/ruleset cluster/tokenreview
+cmd/fingerpost/app -> cluster/changes cluster/problem cluster/routestatus cluster/ruleset cluster/tokenreview
 cmd/fingerpost/app -> discovery/linkerd discovery/policyapi federation federation/rules federation/watch links links/mirror serving
 cmd/fingerpost/check -> cmd/fingerpost/cli cmd/fingerpost/debug internal/words
 cmd/fingerpost/check -> cluster cluster/api cluster/apply cluster/linkerd cluster/problem federation links
@@ -52,6 +52,8 @@ cluster/linkerd ->
 cluster/ruleobject -> cluster/linkerd federation federation/rules
 cluster/ruleset -> cluster/api cluster/linkerd cluster/ruleobject cluster/view
 cluster/ruleset -> federation federation/facts federation/rules
+cluster/routestatus -> cluster cluster/api cluster/apply cluster/apply/status cluster/linkerd
+cluster/routestatus -> federation federation/facts federation/rules
 cluster/problem ->
 cluster/tokenreview ->
 cluster/api -> federation federation/watch internal/words

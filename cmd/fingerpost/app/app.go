@@ -23,6 +23,7 @@ import (
 	"github.com/fingerpost/fingerpost/cluster/checkpoint"
 	"github.com/fingerpost/fingerpost/cluster/endpointslice"
 	"github.com/fingerpost/fingerpost/cluster/lease"
+	"github.com/fingerpost/fingerpost/cluster/routestatus"
 	"github.com/fingerpost/fingerpost/cluster/ruleset"
 	"github.com/fingerpost/fingerpost/cmd/fingerpost/debug"
 	"github.com/fingerpost/fingerpost/cmd/fingerpost/server"
@@ -302,10 +303,21 @@ func (a *App) addWriters(ctx context.Context, log logr.Logger, options Options, 
 		a.Registry.Engage(mirrors.Engage)
 	}
 
+	a.addStatuses(options, campaign)
 	a.Registry.Engage(campaign.Engage)
 	a.Metrics.MustRegister(writer.Collectors()...)
 	a.Metrics.MustRegister(mirrors.Collectors()...)
 	return nil
+}
+
+// addStatuses adds what writes the status of routes, rate limits and EgressNetworks, if that is asked for.
+func (a *App) addStatuses(options Options, campaign *apply.Campaign) {
+	if a.Levels == nil || !options.Policy.Status {
+		return
+	}
+	writer := routestatus.New(a.Levels)
+	writer.AddTo(campaign)
+	a.Metrics.MustRegister(writer.Collectors()...)
 }
 
 func isLocal(s cluster.Spec) bool { return s.Local }

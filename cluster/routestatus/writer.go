@@ -1,0 +1,182 @@
+package routestatus
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/fingerpost/fingerpost/cluster"
+	"github.com/fingerpost/fingerpost/cluster/api"
+	"github.com/fingerpost/fingerpost/cluster/apply"
+	"github.com/fingerpost/fingerpost/cluster/apply/status"
+	"github.com/fingerpost/fingerpost/cluster/linkerd"
+	"github.com/fingerpost/fingerpost/federation"
+	"github.com/fingerpost/fingerpost/federation/facts"
+	"github.com/fingerpost/fingerpost/federation/rules"
+)
+
+// A kind is one whose status is written.
+type kind struct {
+	of       rules.Kind
+	resource schema.GroupResource
+	versions []string // those that package ruleset reads: then one watch serves both
+}
+
+var kinds = []kind{
+	{rules.KindPolicyHTTPRoute, linkerd.PolicyHTTPRoutes, linkerd.PolicyHTTPRouteVersions},
+	{rules.KindHTTPRoute, linkerd.HTTPRoutes, linkerd.HTTPRouteVersions},
+	{rules.KindGRPCRoute, linkerd.GRPCRoutes, linkerd.GRPCRouteVersions},
+	{rules.KindTLSRoute, linkerd.TLSRoutes, linkerd.TLSRouteVersions},
+	{rules.KindTCPRoute, linkerd.TCPRoutes, linkerd.TCPRouteVersions},
+	{rules.KindRateLimit, linkerd.RateLimits, linkerd.PolicyVersions},
+	{rules.KindEgressNetwork, linkerd.EgressNetworks, linkerd.PolicyVersions},
+}
+
+// permissions are what all of it needs. They are granted together, as by Linkerd's own role.
+func permissions() (all []apply.Permission) {
+	for _, kind := range kinds {
+		of := kind.resource
+		of.Resource += "/status"
+		all = append(all, apply.Permission{Resource: of, Verbs: []string{"patch"}})
+	}
+	return all
+}
+
+// A Writer writes the status of routes, rate limits and EgressNetworks of the local cluster.
+type Writer struct {
+	levels  *rules.Levels
+	patches *prometheus.CounterVec
+}
+
+// New returns a Writer, which writes in the terms of a Campaign what levels have of the cluster: Statuses alone.
+func New(levels *rules.Levels) *Writer {
+	return &Writer{levels, prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "fingerpost_status_patches_total",
+		Help: "Patches of the status of routes, rate limits and EgressNetworks by this replica, by kind with its " +
+			"group, and result: Written, or why not.",
+	}, []string{"kind", "result"})}
+}
+
+// Collectors returns the Writer's metrics, to be registered.
+func (w *Writer) Collectors() []prometheus.Collector { return []prometheus.Collector{w.patches} }
+
+// AddTo adds the task of the Writer to a Campaign.
+func (w *Writer) AddTo(campaign *apply.Campaign) {
+	campaign.Add(linkerd.PolicyLease, apply.Task{
+		Name:   "status of routes and policies",
+		Wanted: func(s cluster.Spec) bool { return s.Local },
+		Needs:  permissions(),
+		Run: func(ctx context.Context, t *apply.Target) error {
+			return w.newTerm(t).writer.Run(ctx)
+		},
+	})
+}
+
+// A key is an object whose status is written. Its text names it for people: two kinds are called HTTPRoute.
+type key rules.Reference
+
+func (k key) String() string { return fmt.Sprintf("%s %s/%s", kindText(k.Kind), k.Namespace, k.Name) }
+
+func kindText(k rules.Kind) string { return k.String() + "." + k.Group() }
+
+// A term is what writes in one term of the Lease. Its informers need no watch of their own: those of package ruleset
+// fill them. They are there for what others do to a status, which no level shows.
+type term struct {
+	informers map[rules.Kind]*api.Informer[*record]
+	refs      map[rules.Kind]status.Ref // without names
+	wanted    *facts.Part[rules.Reference, *rules.WantedStatus]
+	writer    *status.Writer[key, content]
+}
+
+// A record is what is kept of an object.
+type record struct {
+	version              string // of its API
+	uid, resourceVersion string
+	generation           int64
+	shown                content
+}
+
+func newRecord(object any) (*record, bool) {
+	o, is := object.(*unstructured.Unstructured)
+	if !is {
+		return nil, false
+	}
+	fields, _ := o.Object["status"].(map[string]any)
+	return &record{
+		version: o.GroupVersionKind().Version, uid: string(o.GetUID()), resourceVersion: o.GetResourceVersion(),
+		generation: o.GetGeneration(), shown: readBounded(fields),
+	}, true
+}
+
+func (w *Writer) newTerm(target *apply.Target) *term {
+	term := &term{
+		informers: map[rules.Kind]*api.Informer[*record]{}, refs: map[rules.Kind]status.Ref{},
+		wanted: w.levels.Statuses.In(federation.Cluster(target.Name)),
+	}
+
+	var inputs []apply.Input
+	for _, kind := range kinds {
+		name := kind.of.String()
+		read := api.Newest(kind.resource, kind.versions, name)
+		informer := api.NewInformer(target.Conn, read, newRecord, func(k api.Key) {
+			term.writer.Enqueue(key{kind.of, k.Namespace, k.Name})
+		})
+		informer.Optional()
+		term.informers[kind.of], inputs = informer, append(inputs, informer)
+		term.refs[kind.of] = status.Ref{Resource: kind.resource, Kind: name}
+	}
+
+	term.writer = status.NewWriter(target.Log, status.Config[key, content]{
+		Manager: linkerd.PolicyController, Client: target.Dynamic, Merges: true,
+		Permissions: target.Permissions, Needs: permissions(), Failures: target.Failures("policy statuses"),
+		Inputs: inputs, Of: term.ref, Keys: term.keys, Object: term.object, Read: readBounded,
+		Follow: func(k key) apply.Level { return term.wanted.Watch(rules.Reference(k)) },
+		Wrote: func(k key, reason string) {
+			w.patches.WithLabelValues(kindText(k.Kind), cmp.Or(reason, "Written")).Inc()
+		},
+		Advice: "newer CRDs may have them",
+		Remedy: "install one that has",
+	})
+	return term
+}
+
+func (t *term) ref(k key) status.Ref {
+	ref := t.refs[k.Kind]
+	ref.Key = api.Key{Namespace: k.Namespace, Name: k.Name}
+	return ref
+}
+
+// keys returns those of all objects.
+func (t *term) keys() (all []key) {
+	for of, informer := range t.informers {
+		for _, k := range informer.Keys() {
+			all = append(all, key{of, k.Namespace, k.Name})
+		}
+	}
+	return all
+}
+
+// object returns an object as it was read. What it should show is known if it was computed for its generation: if one
+// of both is behind, it is about to follow.
+func (t *term) object(of key) (status.Object[content], bool) {
+	read, found := t.informers[of.Kind].Get(api.Key{Namespace: of.Namespace, Name: of.Name})
+	if !found {
+		return status.Object[content]{}, false
+	}
+
+	return status.Object[content]{
+		Version: read.version, UID: read.uid, ResourceVersion: read.resourceVersion, Shown: read.shown,
+		Wanted: func() (content, bool) {
+			want, found := t.wanted.Get(rules.Reference(of))
+			if !found || want.Generation != read.generation {
+				return content{}, false
+			}
+			return plan(of.Kind, read.shown, want, time.Now()), true
+		},
+	}, true
+}
