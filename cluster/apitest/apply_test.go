@@ -300,3 +300,26 @@ func TestDeletedNamespace(t *testing.T) {
 		}
 	})
 }
+
+// A kind that two groups have is found by its group.
+func TestKindsOfGroups(t *testing.T) {
+	network := NewNetwork()
+	defer network.Close()
+	server := network.Server("a")
+	for _, group := range []string{"policy.linkerd.io/v1beta3", "gateway.networking.k8s.io/v1"} {
+		server.ApplyYAML("{apiVersion: " + group + ", kind: HTTPRoute, metadata: {name: r, namespace: ns}}")
+	}
+	server.ApplyYAML(
+		"{apiVersion: policy.linkerd.io/v1alpha1, kind: AuthorizationPolicy, metadata: {name: a, namespace: ns}}")
+	if server.Get("authorizationpolicies.policy.linkerd.io", "ns", "a") == nil {
+		t.Error("the plural of a policy is not understood")
+	}
+
+	const kind = "HTTPRoute.policy.linkerd.io"
+	if !server.Delete(kind, "ns", "r") || server.Delete(kind, "ns", "r") {
+		t.Error("the route of one group was not deleted once")
+	}
+	if server.Find("HTTPRoute", "ns", "r") == nil {
+		t.Error("the route of the other group is gone")
+	}
+}

@@ -135,6 +135,18 @@ var served = map[string][]string{
 	"servers.policy.linkerd.io":                     {"v1beta3"},
 	"serviceprofiles.linkerd.io":                    {"v1alpha2"},
 	"tokenreviews.authentication.k8s.io":            {"v1"},
+
+	"authorizationpolicies.policy.linkerd.io":      {"v1alpha1"},
+	"egressnetworks.policy.linkerd.io":             {"v1alpha1"},
+	"httplocalratelimitpolicies.policy.linkerd.io": {"v1alpha1"},
+	"httproutes.policy.linkerd.io":                 {"v1beta3"},
+	"meshtlsauthentications.policy.linkerd.io":     {"v1alpha1"},
+	"networkauthentications.policy.linkerd.io":     {"v1alpha1"},
+	"serverauthorizations.policy.linkerd.io":       {"v1beta1"},
+	"grpcroutes.gateway.networking.k8s.io":         {"v1"},
+	"httproutes.gateway.networking.k8s.io":         {"v1"},
+	"tcproutes.gateway.networking.k8s.io":          {"v1alpha2"},
+	"tlsroutes.gateway.networking.k8s.io":          {"v1alpha2"},
 }
 
 func newServer(cluster, host string) *Server {
@@ -472,14 +484,21 @@ func (s *Server) deleteContent(namespace string) {
 	}
 }
 
-// find returns an object by its kind, and its group resource; nil for none. It needs mu.
-func (s *Server) find(kind, namespace, name string) (string, *unstructured.Unstructured) {
-	for resource, r := range s.resources {
-		if o := r.objects[namespace+"/"+name]; o != nil && strings.EqualFold(o.GetKind(), kind) {
-			return resource, o
+// find returns an object by its kind, and its group resource; nil for none. A kind that several groups have is written
+// with its group, such as HTTPRoute.policy.linkerd.io. It needs mu.
+func (s *Server) find(kind, namespace, name string) (resource string, found *unstructured.Unstructured) {
+	kind, group, grouped := strings.Cut(kind, ".")
+	for candidate, r := range s.resources {
+		o := r.objects[namespace+"/"+name]
+		if o == nil || !strings.EqualFold(o.GetKind(), kind) || grouped && o.GroupVersionKind().Group != group {
+			continue
 		}
+		if found != nil {
+			panic(fmt.Sprintf("BUG: %s %s/%s is %s and %s", kind, namespace, name, resource, candidate))
+		}
+		resource, found = candidate, o
 	}
-	return "", nil
+	return resource, found
 }
 
 func nameOf(o *unstructured.Unstructured) string { return o.GetNamespace() + "/" + o.GetName() }
@@ -1141,11 +1160,14 @@ func (s *Server) matching(req request) (all []*unstructured.Unstructured) {
 }
 
 var listKinds = map[string]string{
-	"configmaps": "ConfigMapList", "egressnetworks": "EgressNetworkList", "endpoints": "EndpointsList",
-	"endpointslices": "EndpointSliceList", "externalworkloads": "ExternalWorkloadList", "grpcroutes": "GRPCRouteList",
+	"authorizationpolicies": "AuthorizationPolicyList", "configmaps": "ConfigMapList",
+	"egressnetworks": "EgressNetworkList", "endpoints": "EndpointsList", "endpointslices": "EndpointSliceList",
+	"externalworkloads": "ExternalWorkloadList", "grpcroutes": "GRPCRouteList",
 	"httplocalratelimitpolicies": "HTTPLocalRateLimitPolicyList", "httproutes": "HTTPRouteList", "jobs": "JobList",
-	"leases": "LeaseList", "links": "LinkList", "namespaces": "NamespaceList", "nodes": "NodeList", "pods": "PodList",
-	"replicasets": "ReplicaSetList", "secrets": "SecretList", "servers": "ServerList",
+	"leases": "LeaseList", "links": "LinkList", "meshtlsauthentications": "MeshTLSAuthenticationList",
+	"namespaces": "NamespaceList", "networkauthentications": "NetworkAuthenticationList", "nodes": "NodeList",
+	"pods": "PodList", "replicasets": "ReplicaSetList", "secrets": "SecretList",
+	"serverauthorizations": "ServerAuthorizationList", "servers": "ServerList",
 	"serviceprofiles": "ServiceProfileList", "services": "ServiceList", "tcproutes": "TCPRouteList",
 	"tlsroutes": "TLSRouteList",
 }

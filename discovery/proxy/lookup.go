@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -31,7 +32,8 @@ var ErrLate = errors.New("no message within " + InitialTimeout.String() + " of t
 // same code with another text.
 const tooLarge = "message larger than max"
 
-// A Request is what a proxy asks for.
+// A Request is what a proxy asks for. That of a stream of policy has what it is about as Authority, and neither Scheme
+// nor Token.
 type Request struct {
 	Scheme    string // "k8s" if empty
 	Authority string
@@ -44,17 +46,19 @@ type Event struct {
 	At      time.Time
 	Message *Message       // of a Stream
 	Profile *Profile       // of a ProfileStream
+	Policy  *Policy        // of a PolicyStream
 	End     *status.Status // OK, or why
 }
 
 // lookup is what every stream of a proxy has in common: how long it waits, how it ends and comes back, and
 // what it blames the server for.
 type lookup struct {
-	request Request
-	observe func(Event)
-	open    opener
-	cancel  context.CancelFunc
-	done    chan struct{}
+	request   Request
+	observe   func(Event)
+	open      opener
+	permanent []codes.Code // by which a server ends it for good
+	cancel    context.CancelFunc
+	done      chan struct{}
 
 	mu         sync.Mutex // guards all below, and what the kind of stream keeps
 	violations []error
@@ -62,17 +66,26 @@ type lookup struct {
 }
 
 // An opener begins a stream.
-type opener func(ctx context.Context, asked *pb.GetDestination) (receiver, error)
+type opener func(ctx context.Context) (receiver, error)
 
 // A receiver waits for the next message of a stream and takes it in. A violation is what the server must not have sent.
 // It is not called again after an error.
 type receiver func() (event Event, violation, err error)
+
+// permanent are the codes by which every server ends a lookup for good.
+var permanent = []codes.Code{codes.InvalidArgument, codes.FailedPrecondition}
+
+// destination returns the message that asks for addresses or a profile.
+func (r Request) destination() *pb.GetDestination {
+	return &pb.GetDestination{Scheme: cmp.Or(r.Scheme, "k8s"), Path: r.Authority, ContextToken: r.Token}
+}
 
 func (l *lookup) start(ctx context.Context, request Request, observe func(Event), open opener) {
 	if observe == nil {
 		observe = func(Event) {}
 	}
 	l.request, l.observe, l.open, l.done = request, observe, open, make(chan struct{})
+	l.permanent = append(l.permanent, permanent...)
 	ctx, l.cancel = context.WithCancel(ctx)
 	go l.run(ctx)
 }
@@ -125,7 +138,7 @@ func (l *lookup) run(ctx context.Context) {
 			return
 		}
 		l.observe(Event{At: time.Now(), End: end})
-		if !l.request.Reconnect || end.Code() == codes.InvalidArgument || end.Code() == codes.FailedPrecondition {
+		if !l.request.Reconnect || slices.Contains(l.permanent, end.Code()) {
 			return
 		}
 
@@ -147,11 +160,7 @@ func (l *lookup) attempt(ctx context.Context) (end *status.Status, fed bool) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 
-	receive, err := l.open(ctx, &pb.GetDestination{
-		Scheme:       cmp.Or(l.request.Scheme, "k8s"),
-		Path:         l.request.Authority,
-		ContextToken: l.request.Token,
-	})
+	receive, err := l.open(ctx)
 	if err != nil {
 		return status.Convert(err), false
 	}

@@ -37,8 +37,8 @@ func OpenProfile(ctx context.Context, conn grpc.ClientConnInterface, request Req
 	opened := &ProfileStream{}
 
 	client := pb.NewDestinationClient(conn)
-	opened.start(ctx, request, observe, func(ctx context.Context, asked *pb.GetDestination) (receiver, error) {
-		stream, err := client.GetProfile(ctx, asked, grpc.MaxCallRecvMsgSize(MaxMessage))
+	opened.start(ctx, request, observe, func(ctx context.Context) (receiver, error) {
+		stream, err := client.GetProfile(ctx, request.destination(), grpc.MaxCallRecvMsgSize(MaxMessage))
 		if err != nil {
 			return nil, err
 		}

@@ -22,8 +22,8 @@ func Open(ctx context.Context, conn grpc.ClientConnInterface, request Request, o
 	opened := &Stream{}
 
 	client := pb.NewDestinationClient(conn)
-	opened.start(ctx, request, observe, func(ctx context.Context, asked *pb.GetDestination) (receiver, error) {
-		stream, err := client.Get(ctx, asked, grpc.MaxCallRecvMsgSize(MaxMessage))
+	opened.start(ctx, request, observe, func(ctx context.Context) (receiver, error) {
+		stream, err := client.Get(ctx, request.destination(), grpc.MaxCallRecvMsgSize(MaxMessage))
 		if err != nil {
 			return nil, err
 		}

@@ -63,7 +63,7 @@ discovery/linkerd -> discovery discovery/proxyapi serving federation federation/
 discovery/policyapi -> discovery/proxyapi federation federation/rules federation/watch serving
 discovery -> serving federation federation/policy federation/watch
 discovery/proxyapi ->
-discovery/proxy ->
+discovery/proxy -> discovery/proxy/policy
 discovery/proxy/policy ->
 discovery/streamtest -> discovery/proxy federation
 

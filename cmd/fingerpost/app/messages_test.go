@@ -27,6 +27,9 @@ func (s *scenario) lines(name string, e proxy.Event) []string {
 	if e.Profile != nil {
 		return s.profiled(name, e.Profile)
 	}
+	if e.Policy != nil {
+		return policied(name, e.Policy)
+	}
 	switch m := e.Message; m.Type {
 	case proxy.Add:
 		return s.added(name, m)

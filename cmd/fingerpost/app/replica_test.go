@@ -38,6 +38,7 @@ type replica struct {
 	*app.App
 	name     string
 	listener *bufconn.Listener
+	policy   *bufconn.Listener // of the Policy API
 	peers    *bufconn.Listener // where other replicas ask
 	toServer *connections      // those to API servers
 	toClient *connections
@@ -118,19 +119,20 @@ func (c *connections) restore(address string) {
 // admission, for age, and for the writers, which are off.
 func (s *scenario) options(args []string) app.Options {
 	o := app.Options{
-		Addr: "fingerpost.test:8086", ProbeInterval: 5 * time.Second,
+		Addr: discoveryAddr, ProbeInterval: 5 * time.Second,
 		Thresholds: federation.Thresholds{Suspect: 10 * time.Second, Stale: 150 * time.Second},
 		Serving:    serving.DefaultConfig(),
 		Discovery:  linkerd.Defaults(),
 		Lease:      lease.Timing{Duration: 6 * time.Second, Renew: 2 * time.Second, Fence: 4500 * time.Millisecond},
 		Writer:     endpointslice.Options{},
 	}
-	o.Discovery.TrustDomain = trust
 	o.Serving.Admission.ConnectionRate, o.Serving.Admission.ConnectionBurst = 1e6, 1e6
 	o.Serving.Admission.Rate, o.Serving.Admission.Burst, o.Serving.Admission.Answers = 1e6, 1e6, 1e3
 	fs := flag.NewFlagSet("flags", flag.ContinueOnError)
 	o.Discovery.Flags(fs)
 	o.Serving.Flags(fs)
+	fs.StringVar(&o.Discovery.TrustDomain, "identity-trust-domain", trust, "")
+	policyFlags(fs, &o.Policy)
 	fs.BoolVar(&o.ReadSlices, "enable-endpoint-slices", true, "")
 	fs.BoolVar(&o.Writer.External, "external-workload-slices", false, "")
 	fs.BoolVar(&o.Writer.Federated, "federated-slices", false, "")
@@ -165,7 +167,7 @@ func (s *scenario) options(args []string) app.Options {
 		"-cluster-domain=" + domain, "-controller-namespace=" + ours, "-default-opaque-ports=" + opaque,
 		"-max-connection-age=0",
 	}
-	if err := fs.Parse(append(defaults, args...)); err != nil {
+	if err := fs.Parse(slices.Concat(defaults, policyDefaults, args)); err != nil {
 		s.t.Fatal(err)
 	}
 	if err := errors.Join(o.Discovery.Validate(), o.Serving.Validate()); err != nil {
@@ -217,13 +219,13 @@ func (s *scenario) startIn(name, cluster string) {
 		s.t.Fatalf("start: %s runs already", name)
 	}
 	r := &replica{
-		name: name, listener: bufconn.Listen(1 << 16), peers: bufconn.Listen(1 << 16), stopped: make(chan struct{}),
-		began: time.Now(), bare: s.damaged[name],
+		name: name, listener: bufconn.Listen(1 << 16), policy: bufconn.Listen(1 << 16), peers: bufconn.Listen(1 << 16),
+		stopped: make(chan struct{}), began: time.Now(), bare: s.damaged[name],
 	}
 	delete(s.damaged, name)
 	r.toServer = &connections{dial: s.network.DialAs(name)}
-	r.toClient = &connections{dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return r.listener.DialContext(ctx)
+	r.toClient = &connections{dial: func(ctx context.Context, _, address string) (net.Conn, error) {
+		return r.at(address).DialContext(ctx)
 	}}
 	o := s.options(s.flags)
 	o.ClusterName = cluster
@@ -242,9 +244,7 @@ func (s *scenario) startIn(name, cluster string) {
 	}
 	o.Config, o.Dial = s.access(cluster), r.toServer.open
 	o.Config.Dial, o.Config.QPS = o.Dial, -1
-	o.Listen = func(_ context.Context, _, address string) (net.Listener, error) {
-		return map[bool]net.Listener{true: r.peers, false: r.listener}[address == peerAddr], nil
-	}
+	o.Listen = func(_ context.Context, _, address string) (net.Listener, error) { return r.at(address), nil }
 	ctx, cancel := context.WithCancel(s.t.Context())
 	var err error
 	if r.App, err = app.New(ctx, s.newLog(name), o); err != nil {
@@ -260,6 +260,18 @@ func (s *scenario) startIn(name, cluster string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.replicas, s.ended = append(s.replicas, r), append(s.ended, r.stopped)
+}
+
+// at returns the listener of an address.
+func (r *replica) at(address string) *bufconn.Listener {
+	switch address {
+	case peerAddr:
+		return r.peers
+	case policyAddr:
+		return r.policy
+	default:
+		return r.listener
+	}
 }
 
 // newLog returns a log whose lines the verb logged finds.
@@ -292,7 +304,12 @@ func (s *scenario) printLogged(text string) {
 	fmt.Fprintf(&s.out, "x%d\n", n)
 }
 
-const peerAddr = "peers.test:8087"
+// The addresses of servers, on every replica.
+const (
+	discoveryAddr = "fingerpost.test:8086"
+	peerAddr      = "peers.test:8087"
+	policyAddr    = "policy.test:8090"
+)
 
 // lookupReplicas returns the addresses of all replicas that run: their names.
 func (s *scenario) lookupReplicas(context.Context, string) (names []string, err error) {
@@ -399,9 +416,13 @@ func (s *scenario) remove(name string) *replica {
 
 // connect returns a connection of clients: to the replica that they prefer, or else to the first one. In histories
 // it has to be ready, as the Service of a mesh's control plane leads to; a scenario may ask before.
-func (s *scenario) connect(prefer string) *grpc.ClientConn {
+func (s *scenario) connect(prefer string) *grpc.ClientConn { return s.connectTo(discoveryAddr, prefer) }
+
+// connectTo returns such a connection to one of the servers of a replica.
+func (s *scenario) connectTo(server, prefer string) *grpc.ClientConn {
 	s.t.Helper()
-	if conn := s.conns[prefer]; conn != nil {
+	key := server + " " + prefer
+	if conn := s.conns[key]; conn != nil {
 		return conn
 	}
 	dial := func(ctx context.Context, address string) (net.Conn, error) {
@@ -418,7 +439,7 @@ func (s *scenario) connect(prefer string) *grpc.ClientConn {
 		}
 		return r.toClient.open(ctx, "tcp", address)
 	}
-	conn, err := grpc.NewClient("passthrough:///fingerpost",
+	conn, err := grpc.NewClient("passthrough:///"+server,
 		grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithContextDialer(dial),
 		grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.Config{
 			BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, MaxDelay: 3 * time.Second, // like a proxy's
@@ -426,6 +447,6 @@ func (s *scenario) connect(prefer string) *grpc.ClientConn {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	s.conns[prefer] = conn
+	s.conns[key] = conn
 	return conn
 }

@@ -145,7 +145,7 @@ type scenario struct {
 
 	network  *apitest.Network
 	flags    []string
-	conns    map[string]*grpc.ClientConn // of clients, by the replica that they prefer
+	conns    map[string]*grpc.ClientConn // of clients, by the server and the replica that they prefer
 	ended    []<-chan struct{}           // closed when a replica has ended
 	tokens   map[string]string           // of clusters
 	anew     map[string]bool             // clusters whose kubeconfig names the server in another way
@@ -209,7 +209,7 @@ func (s *scenario) play() string {
 		script, lines = append(script, words(s.t, line)), append(lines, line)
 	}
 	if len(script) > 0 && script[0][0] == "flags" {
-		s.flags = script[0][1:]
+		s.flags = s.flagsOf(script[0][1:])
 	}
 	defer s.end()
 	s.start("replica-1")
@@ -488,6 +488,14 @@ func (s *scenario) do(verb string, args []string) {
 		s.requests(at(0), at(1), at(2), at(3), args[4:])
 	case "profile":
 		s.profile(at(0), at(1), args[2:])
+	case "inbound":
+		s.inbound(at(0), at(1), at(2), args[3:])
+	case "get-port":
+		s.getPort(at(0), at(1), args[2:])
+	case "outbound":
+		s.outbound(at(0), at(1), at(2), args[3:])
+	case "get-policy":
+		s.getPolicy(at(0), at(1), args[2:])
 	case "close":
 		s.open(at(0)).Close()
 	case "stall":
