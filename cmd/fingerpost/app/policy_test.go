@@ -176,6 +176,16 @@ func (s *scenario) call(
 	s.seen[answerTo] = append(s.seen[answerTo], s.lines(answerTo, event)...)
 }
 
+// printReady prints whether a replica is ready, and what it waits for.
+func (s *scenario) printReady(r *replica) {
+	ready, missing := r.Ready.Report()
+	if ready {
+		fmt.Fprintln(&s.out, "ready")
+		return
+	}
+	fmt.Fprintln(&s.out, "not ready: "+strings.Join(missing, ", "))
+}
+
 func (s *scenario) portSpec(workload, port string) *inboundpb.PortSpec {
 	s.t.Helper()
 	number, err := strconv.ParseUint(port, 10, 32)
