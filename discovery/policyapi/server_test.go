@@ -92,6 +92,7 @@ type stream struct {
 
 	mu       sync.Mutex // guards what follows
 	messages []string
+	frame    *serving.Frame // the last one
 	ended    bool
 	err      error
 }
@@ -105,7 +106,7 @@ func (s *stream) SendMsg(message any) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.messages = append(s.messages, text)
+	s.messages, s.frame = append(s.messages, text), message.(*serving.Frame)
 	return nil
 }
 

@@ -15,23 +15,19 @@ import (
 	"github.com/fingerpost/fingerpost/serving"
 )
 
-// An inboundLevel is everything that a message to the proxy of a server depends on.
-type inboundLevel struct {
-	workload *rules.Workload
-	servers  *rules.NamespaceServers // nil: none
-	port     uint16
+func (s *Server) encodeInbound(level rules.InboundLevel) (f *serving.Frame, refers int) {
+	return newFrame(EncodeInbound(s.options.InboundOf(level)))
 }
 
-func (s *Server) encodeInbound(level inboundLevel) (f *serving.Frame, refers int) {
-	return newFrame(EncodeInbound(s.inbound(level)))
-}
-
-func (s *Server) inbound(level inboundLevel) *rules.Inbound {
+// inboundLevel returns what a message to the proxy of a server depends on. namespace is nil where there are no Servers.
+func (s *Server) inboundLevel(
+	workload *rules.Workload, namespace *rules.NamespaceServers, port uint16,
+) rules.InboundLevel {
 	var servers []*rules.ServerRules
-	if level.servers != nil {
-		servers = level.servers.All
+	if namespace != nil {
+		servers = namespace.All
 	}
-	return s.options.Inbound(level.workload, servers, level.port)
+	return s.options.InboundLevel(workload, servers, port)
 }
 
 // An inboundStream is one WatchPort stream. It belongs to the stream's goroutine.
@@ -59,7 +55,7 @@ func (s *Server) GetPort(ctx context.Context, spec *pb.PortSpec) (*pb.Server, er
 		return nil, notFound(asked)
 	}
 	servers, _ := s.levels.Servers.Get(asked.Namespace)
-	return EncodeInbound(s.inbound(inboundLevel{workload, servers, port})), nil
+	return EncodeInbound(s.options.InboundOf(s.inboundLevel(workload, servers, port))), nil
 }
 
 // WatchPort streams the policy of a port. It ends with OK when the workload is gone.
@@ -83,12 +79,12 @@ func (s *Server) WatchPort(spec *pb.PortSpec, sink pb.InboundServerPolicies_Watc
 	}
 	defer l.workload.Close()
 	defer l.servers.Close()
-	return ended(serving.Latest[inboundLevel]{
+	return ended(serving.Latest[rules.InboundLevel]{
 		Load: l.load, Encode: s.encodeInbound, Idle: proxyapi.IdleHeartbeat,
 	}.Serve(stream))
 }
 
-func (l *inboundStream) load(now time.Time, sent *serving.Frame) (level inboundLevel, known bool, err error) {
+func (l *inboundStream) load(now time.Time, sent *serving.Frame) (level rules.InboundLevel, known bool, err error) {
 	if is, err := l.server.isListed(l.Stream, now); !is {
 		return level, false, err
 	}
@@ -101,7 +97,7 @@ func (l *inboundStream) load(now time.Time, sent *serving.Frame) (level inboundL
 	default:
 		return level, false, errEnded
 	}
-	return inboundLevel{workload, l.servers.Of(l.asked.Namespace), l.port}, true, nil
+	return l.server.inboundLevel(workload, l.servers.Of(l.asked.Namespace), l.port), true, nil
 }
 
 func parseSpec(spec *pb.PortSpec) (asked rules.WorkloadRef, port uint16, err error) {

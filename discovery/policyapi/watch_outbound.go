@@ -36,8 +36,14 @@ type outboundLevel struct {
 	original netip.AddrPort // of what leads there
 }
 
+// encodeOutbound keeps no message about a name without a Service, nor about an address that none has: clients may ask
+// for any number of them.
 func (s *Server) encodeOutbound(level outboundLevel) (f *serving.Frame, refers int) {
-	return newFrame(s.outboundMessage(level))
+	f, refers = newFrame(s.outboundMessage(level))
+	if level.target == nil || level.original.IsValid() {
+		return f, 0
+	}
+	return f, refers
 }
 
 func (s *Server) outboundMessage(level outboundLevel) *pb.OutboundPolicy {

@@ -2,6 +2,7 @@ package rules
 
 import (
 	"slices"
+	"strings"
 )
 
 // A Workload is a Pod or an ExternalWorkload, as far as the policy of its ports depends on it. The Pods of a template
@@ -66,14 +67,84 @@ type InboundOverride struct {
 	Identities []Pattern
 }
 
+// An InboundLevel is all that the policy of a port follows from. Ports of many workloads have one: no label is in it.
+type InboundLevel struct {
+	server *ServerRules // nil: no Server is about the port
+
+	// Without a Server.
+	policy DefaultPolicy
+	opaque bool
+
+	probes string // paths that are probed, each with a newline after it; empty if no route follows from them
+}
+
 // Inbound returns the policy of a port of a workload. servers are those of its namespace, as Of returns them.
 func (o *Options) Inbound(w *Workload, servers []*ServerRules, port uint16) *Inbound {
+	return o.InboundOf(o.InboundLevel(w, servers, port))
+}
+
+// InboundLevel returns what the policy of a port of a workload follows from.
+func (o *Options) InboundLevel(workload *Workload, servers []*ServerRules, port uint16) InboundLevel {
 	for _, server := range servers {
-		if server.selects(w, port) {
-			return o.ofPort(server, w, port)
+		if server.selects(workload, port) {
+			level := InboundLevel{server: server}
+			if server.hasDefaultHTTP() {
+				level.probes = o.probesOf(workload, port)
+			}
+			return level
 		}
 	}
-	return o.withoutServer(w, port)
+
+	level := InboundLevel{policy: o.DefaultPolicy, opaque: workload.Opaque.Contains(port, workload.Ports)}
+	if workload.HasDefault {
+		level.policy = workload.Default
+	}
+	if workload.RequireIdentity.Contains(port, workload.Ports) {
+		level.policy = level.policy.authenticated()
+	}
+	if !level.opaque {
+		level.probes = o.probesOf(workload, port)
+	}
+	return level
+}
+
+// InboundOf returns the policy of a port.
+func (o *Options) InboundOf(level InboundLevel) *Inbound {
+	if level.server != nil {
+		return o.ofPort(level.server, level.probes)
+	}
+
+	in := &Inbound{Origin: defaultOrigin(level.policy.String()), Authorizations: o.ofDefault(level.policy)}
+	if level.opaque {
+		in.Protocol = ProtocolOpaque
+	} else {
+		in.Routes = o.defaultRoutes(level.probes)
+	}
+	return in
+}
+
+// hasDefaultHTTP reports whether a Server has the default routes of HTTP.
+func (s *ServerRules) hasDefaultHTTP() bool {
+	switch s.Protocol {
+	case ProtocolOpaque, ProtocolTLS, ProtocolGRPC:
+		return false
+	default:
+		return !slices.ContainsFunc(s.Routes, func(r ServerRoute) bool { return r.Kind.IsHTTP() })
+	}
+}
+
+// probesOf returns the paths at which a port is probed, if probes are let in.
+func (o *Options) probesOf(w *Workload, port uint16) string {
+	if len(o.ProbeNetworks) == 0 {
+		return ""
+	}
+	var paths []string
+	for _, probe := range w.Probes {
+		if line := probe.Path + "\n"; probe.Port == port && !slices.Contains(paths, line) {
+			paths = append(paths, line)
+		}
+	}
+	return strings.Join(paths, "")
 }
 
 // selects reports whether a Server is about a port of a workload.
@@ -91,7 +162,7 @@ func (s *Server) selects(w *Workload, port uint16) bool {
 }
 
 // ofPort returns the policy of a port that a Server is about.
-func (o *Options) ofPort(server *ServerRules, workload *Workload, port uint16) *Inbound {
+func (o *Options) ofPort(server *ServerRules, probes string) *Inbound {
 	in := &Inbound{
 		Origin: Origin{Reference: server.Reference}, Protocol: server.Protocol, Authorizations: server.Authorizations,
 	}
@@ -110,26 +181,7 @@ func (o *Options) ofPort(server *ServerRules, workload *Workload, port uint16) *
 	in.Limit = o.limitOf(server)
 	in.addRoutes(server.Routes, Kind.IsHTTP)
 	if len(in.Routes) == 0 {
-		in.Routes = o.defaultRoutes(workload, port)
-	}
-	return in
-}
-
-// withoutServer returns the policy of a port that no Server is about.
-func (o *Options) withoutServer(workload *Workload, port uint16) *Inbound {
-	policy := o.DefaultPolicy
-	if workload.HasDefault {
-		policy = workload.Default
-	}
-	if workload.RequireIdentity.Contains(port, workload.Ports) {
-		policy = policy.authenticated()
-	}
-
-	in := &Inbound{Origin: defaultOrigin(policy.String()), Authorizations: o.ofDefault(policy)}
-	if workload.Opaque.Contains(port, workload.Ports) {
-		in.Protocol = ProtocolOpaque
-	} else {
-		in.Routes = o.defaultRoutes(workload, port)
+		in.Routes = o.defaultRoutes(probes)
 	}
 	return in
 }
@@ -178,19 +230,16 @@ func defaultRoute(match Match) InboundRoute {
 }
 
 // defaultRoutes returns the routes of a port of HTTP to which none is attached: that of everything, and that of probes.
-func (o *Options) defaultRoutes(w *Workload, port uint16) []InboundRoute {
+func (o *Options) defaultRoutes(probes string) []InboundRoute {
 	routes := []InboundRoute{defaultRoute(allPaths)}
+	if probes == "" {
+		return routes
+	}
 
 	var matches []Match
-	for _, probe := range w.Probes {
-		match := Match{Path: PathMatch{Type: PathExact, Text: probe.Path}, Method: "GET"}
-		isNew := !slices.ContainsFunc(matches, func(m Match) bool { return m.Path == match.Path })
-		if probe.Port == port && isNew {
-			matches = append(matches, match)
-		}
-	}
-	if len(matches) == 0 || len(o.ProbeNetworks) == 0 {
-		return routes
+	for line := range strings.Lines(probes) {
+		path := PathMatch{Type: PathExact, Text: strings.TrimSuffix(line, "\n")}
+		matches = append(matches, Match{Path: path, Method: "GET"})
 	}
 
 	const name = "probe"
