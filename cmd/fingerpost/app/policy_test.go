@@ -5,6 +5,7 @@ import (
 	"flag"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -14,6 +15,7 @@ import (
 	outboundpb "github.com/linkerd/linkerd2-proxy-api/go/outbound"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/status"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/fingerpost/fingerpost/cmd/fingerpost/app"
 	"github.com/fingerpost/fingerpost/discovery/proxy"
@@ -174,6 +176,46 @@ func (s *scenario) call(
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.seen[answerTo] = append(s.seen[answerTo], s.lines(answerTo, event)...)
+}
+
+// printStatuses prints the conditions in the status of an object of policy: for each parent of a route, and for the
+// object itself. Messages are printed if that is asked for.
+func (s *scenario) printStatuses(cluster, kind, name string, show []string) {
+	s.t.Helper()
+	namespace, name := namespaced(name)
+	o := s.network.Server(cluster).Find(kind, namespace, name)
+	if o == nil {
+		s.t.Fatalf("statuses: cluster %s has no %s %s/%s", cluster, kind, namespace, name)
+	}
+
+	parents, _, _ := unstructured.NestedSlice(o.Object, "status", "parents")
+	for _, p := range parents {
+		of, _ := p.(map[string]any)["parentRef"].(map[string]any)
+		parent := fmt.Sprintf("%v/%v/%v/%v", of["group"], of["kind"], of["namespace"], of["name"])
+		if port, has := of["port"]; has {
+			parent += fmt.Sprint(":", port)
+		}
+		by := p.(map[string]any)["controllerName"]
+		fmt.Fprintf(&s.out, "%s by %v%s\n", parent, by, conditionsOf(p.(map[string]any), show))
+	}
+
+	status, _, _ := unstructured.NestedMap(o.Object, "status")
+	if own := conditionsOf(status, show); own != "" || parents == nil {
+		fmt.Fprintln(&s.out, "own"+own)
+	}
+}
+
+// conditionsOf renders a list of conditions.
+func conditionsOf(of map[string]any, show []string) (text string) {
+	conditions, _, _ := unstructured.NestedSlice(of, "conditions")
+	for _, c := range conditions {
+		c := c.(map[string]any)
+		text += fmt.Sprintf(" %v=%v/%v", c["type"], c["status"], c["reason"])
+		if message, _ := c["message"].(string); slices.Contains(show, "messages") && message != "" {
+			text += fmt.Sprintf("(%q)", message)
+		}
+	}
+	return text
 }
 
 // printReady prints whether a replica is ready, and what it waits for.

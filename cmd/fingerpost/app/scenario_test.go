@@ -496,6 +496,8 @@ func (s *scenario) do(verb string, args []string) {
 		s.outbound(at(0), at(1), at(2), args[3:])
 	case "get-policy":
 		s.getPolicy(at(0), at(1), args[2:])
+	case "statuses":
+		s.printStatuses(at(0), at(1), at(2), args[3:])
 	case "ready":
 		s.printReady(s.mustRun(at(0)))
 	case "close":
