@@ -169,7 +169,7 @@ func TestInboundMessages(t *testing.T) {
 			Server: "v", Total: 10, Overrides: []rules.RateOverride{{Limit: 5, Accounts: []rules.Reference{account}}},
 		}},
 	}
-	answer := options().Inbound(&rules.Workload{Namespace: "shop"}, options().Of(objects), 8080)
+	answer := options().Inbound(&rules.Workload{Namespace: "shop"}, options().Of(objects).All, 8080)
 	wantsText(t, "PN30, PN50, PN54, PN55, PN107", policyapi.EncodeInbound(answer), new(inbound.Server), `
 		labels {key: "group" value: "policy.linkerd.io"} labels {key: "kind" value: "server"}
 		labels {key: "name" value: "v"}

@@ -38,6 +38,7 @@ type world struct {
 	targets   *facts.Writer[rules.Reference, *rules.Target]
 	egress    *facts.Writer[string, *rules.NamespaceEgress]
 	addresses *facts.Writer[netip.Addr, *federation.Address]
+	findings  *facts.Writer[rules.Reference, *rules.ObjectFindings]
 	wg        sync.WaitGroup
 }
 
@@ -55,7 +56,7 @@ func inWorld(t *testing.T, test func(w *world)) {
 			t: t, serving: serving.NewServer(logr.Discard(), config), store: store,
 			workloads: levels.Workloads.NewWriter(local), servers: levels.Servers.NewWriter(local),
 			targets: levels.Targets.NewWriter(local), egress: levels.Egress.NewWriter(local),
-			addresses: store.Addresses.NewWriter(local),
+			addresses: store.Addresses.NewWriter(local), findings: levels.Findings.NewWriter(local),
 		}
 		options := options()
 		options.ClusterNetworks = []rules.Network{network("10.0.0.0/8")}
@@ -193,6 +194,12 @@ func to(address string) *outbound.TrafficSpec {
 	}}}
 }
 
+func sentBy(workload, authority string) *outbound.TrafficSpec {
+	spec := named(authority)
+	spec.SourceWorkload = workload
+	return spec
+}
+
 func named(authority string) *outbound.TrafficSpec {
 	return &outbound.TrafficSpec{Target: &outbound.TrafficSpec_Authority{Authority: authority}}
 }
@@ -220,7 +227,7 @@ func (w *world) wantsEnd(id string, s *stream, code codes.Code) {
 // setServers makes these the Servers of shop.
 func (w *world) setServers(all ...*rules.Server) {
 	objects := &rules.NamespaceObjects{Servers: all}
-	w.servers.Set("shop", &rules.NamespaceServers{All: options().Of(objects)})
+	w.servers.Set("shop", options().Of(objects))
 }
 
 func (w *world) setPod(name string) {

@@ -47,14 +47,20 @@ func (s *Server) encodeOutbound(level outboundLevel) (f *serving.Frame, refers i
 }
 
 func (s *Server) outboundMessage(level outboundLevel) *pb.OutboundPolicy {
-	if level.of == (rules.Reference{}) {
+	if level.isFallback() {
 		return EncodeOutbound(rules.Fallback(), level.original)
 	}
-	target := level.target
-	if target == nil {
-		target = &rules.Target{Reference: level.of}
+	return EncodeOutbound(s.options.Outbound(level.known(), level.query), level.original)
+}
+
+func (l outboundLevel) isFallback() bool { return l.of == rules.Reference{} }
+
+// known returns what is known of the target. Of a Service that does not exist it is the name.
+func (l outboundLevel) known() *rules.Target {
+	if l.target == nil {
+		return &rules.Target{Reference: l.of}
 	}
-	return EncodeOutbound(s.options.Outbound(target, level.query), level.original)
+	return l.target
 }
 
 // An outboundReader finds the level of what a client asks for. It belongs to one goroutine.

@@ -149,16 +149,19 @@ func (o *Options) probesOf(w *Workload, port uint16) string {
 
 // selects reports whether a Server is about a port of a workload.
 func (s *Server) selects(w *Workload, port uint16) bool {
-	selector := s.Pods
-	if w.External {
-		selector = s.Externals
-	}
-
 	isPort := s.Port.Number == port
 	if s.Port.Number == 0 {
 		isPort = slices.Contains(w.Ports, NamedPort{s.Port.Name, port})
 	}
-	return isPort && selector.Matches(w.Labels)
+	return isPort && s.selectsWorkload(w)
+}
+
+// selectsWorkload reports whether a Server is about some port of a workload.
+func (s *Server) selectsWorkload(w *Workload) bool {
+	if w.External {
+		return s.Externals.Matches(w.Labels)
+	}
+	return s.Pods.Matches(w.Labels)
 }
 
 // ofPort returns the policy of a port that a Server is about.

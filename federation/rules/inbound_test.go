@@ -31,7 +31,7 @@ func (o *NamespaceObjects) of(options *Options) []*ServerRules {
 	if o.Networks == nil {
 		o.Networks = func(Reference) *NetworkAuthentication { return nil }
 	}
-	return options.Of(o)
+	return options.Of(o).All
 }
 
 const openHTTP = "Detect all-unauthenticated\n" + everybody + "\ndefault /"

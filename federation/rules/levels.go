@@ -40,7 +40,10 @@ type WorkloadRef struct {
 }
 
 // NamespaceServers are the Servers of a namespace, as Of returns them.
-type NamespaceServers struct{ All []*ServerRules }
+type NamespaceServers struct {
+	All     []*ServerRules
+	Refused []Refused // objects without an effect, in order: for people, and of no answer
+}
 
 // NamespaceEgress are the EgressNetworks of a namespace.
 type NamespaceEgress struct{ All []*EgressNetwork }
@@ -78,12 +81,16 @@ type LevelsReader struct {
 	Targets   *facts.Part[Reference, *Target]
 	Egress    *facts.Part[string, *NamespaceEgress]
 	Addresses *facts.Part[netip.Addr, *federation.Address] // of the Store
+
+	// Findings are of what people ask about: no answer waits for them, or depends on them.
+	Findings *facts.Part[Reference, *ObjectFindings]
 }
 
 // In returns a reader of what a cluster has. It may be linked later.
 func (l *Levels) In(store *federation.Store, c federation.Cluster) LevelsReader {
 	return LevelsReader{
 		store, c, l.Workloads.In(c), l.Servers.In(c), l.Targets.In(c), l.Egress.In(c), store.Addresses.In(c),
+		l.Findings.In(c),
 	}
 }
 

@@ -89,10 +89,28 @@ func (k Kind) IsRoute() bool { return k >= KindPolicyHTTPRoute && k <= KindTCPRo
 // IsHTTP reports whether objects of the Kind are HTTPRoutes, of either group.
 func (k Kind) IsHTTP() bool { return k == KindPolicyHTTPRoute || k == KindHTTPRoute }
 
+// IsOfServers reports whether objects of the Kind decide about ports of workloads.
+func (k Kind) IsOfServers() bool { return k >= KindServer && k <= KindRateLimit || k.IsRoute() }
+
+// IsOfTargets reports whether objects of the Kind decide about what clients send to.
+func (k Kind) IsOfTargets() bool { return k == KindService || k == KindEgressNetwork || k.IsRoute() }
+
 // A Reference names an object, which need not exist. The Namespace of a Namespace is empty.
 type Reference struct {
 	Kind            Kind
 	Namespace, Name string
+}
+
+// String names the object, for people: HTTPRoute shop/web. An HTTPRoute of policy.linkerd.io has its group besides.
+func (r Reference) String() string {
+	kind, name := cmp.Or(r.Kind.String(), "object"), r.Name
+	if r.Kind == KindPolicyHTTPRoute {
+		kind += "." + r.Kind.Group()
+	}
+	if r.Namespace != "" {
+		name = r.Namespace + "/" + name
+	}
+	return kind + " " + name
 }
 
 // A Meta is what every object has.

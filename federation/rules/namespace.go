@@ -1,6 +1,9 @@
 package rules
 
-import "slices"
+import (
+	"cmp"
+	"slices"
+)
 
 // NamespaceObjects are the objects of a namespace that decide about its workloads, in any order, and those of other
 // namespaces that they refer to.
@@ -27,6 +30,20 @@ type ServerRules struct {
 	Limit          *RateLimit      // nil: none
 
 	TrustDomains []string // of NamespaceObjects
+
+	// NotAttached are those of routes that name the Server and do not count. Answers do not depend on them.
+	NotAttached []Attachment
+}
+
+// A Refused is an object that has no effect where its author may expect one. Answers do not depend on it.
+type Refused struct {
+	Reference
+	Why string
+
+	// Of is the Server or the route that it is about; zero: all Servers that Selector selects, or all if that is nil.
+	Of       Reference
+	Selector *LabelSelector
+	Dangling bool // whether Of is none that there is
 }
 
 // A ServerRoute is a Route of a Server. It may be used by clients of the Server's authorizations and of its own.
@@ -41,21 +58,25 @@ type Authorization struct {
 	Networks   []Network
 	Clients    ClientClass // never ClientsNone
 	Identities []Pattern   // of ClientsIdentified, at least one
+
+	Requires []Reference // authentications that have the Identities and the Networks; none: the Origin has them
 }
 
 // Of returns what follows from the objects of a namespace for each of its Servers, in the order in which they are
 // looked through for the one that selects a port. Objects are looked at once, and again for what they name:
 // only ServerAuthorizations that select Servers by labels are compared with each of these.
-func (o *Options) Of(objects *NamespaceObjects) []*ServerRules {
+func (o *Options) Of(objects *NamespaceObjects) *NamespaceServers {
 	index := o.index(objects)
 	servers := slices.SortedFunc(slices.Values(objects.Servers), func(a, b *Server) int {
 		return CompareAge(&a.Meta, &b.Meta)
 	})
+
 	all := make([]*ServerRules, 0, len(servers))
 	for _, server := range servers {
 		all = append(all, index.of(server))
 	}
-	return all
+	index.findDangling(objects)
+	return &NamespaceServers{All: all, Refused: index.refused}
 }
 
 // A namespaceIndex has the objects of a namespace by what they name.
@@ -67,6 +88,7 @@ type namespaceIndex struct {
 	domains  []string                 // trust domains of other clusters
 	routes   map[Reference][]*Route   // by parent
 	limits   map[Reference]*RateLimit // by Server: the oldest
+	refused  []Refused
 }
 
 // A selectedGrant is what is granted at the Servers that a selector matches.
@@ -93,7 +115,7 @@ func (o *Options) index(objects *NamespaceObjects) *namespaceIndex {
 	}
 
 	for _, limit := range objects.RateLimits {
-		server := Reference{KindServer, limit.Namespace, limit.Server}
+		server := limit.target()
 		if oldest := index.limits[server]; oldest == nil || CompareAge(&limit.Meta, &oldest.Meta) < 0 {
 			index.limits[server] = limit
 		}
@@ -101,23 +123,31 @@ func (o *Options) index(objects *NamespaceObjects) *namespaceIndex {
 	return index
 }
 
+// target returns the Server that a rate limit is about.
+func (l *RateLimit) target() Reference { return Reference{KindServer, l.Namespace, l.Server} }
+
 // addPolicies adds what AuthorizationPolicies grant.
 func (n *namespaceIndex) addPolicies(objects *NamespaceObjects) {
 	meta := func(p *AuthorizationPolicy) *Meta { return &p.Meta }
 	for _, policy := range sortedByName(objects.Policies, meta) {
-		before := len(n.grants)
-		n.grants = n.appendPolicy(n.grants, policy, objects)
-		if len(n.grants) == before {
-			continue
-		}
-
 		target := policy.Target
 		if target.Kind == KindNamespace {
 			target = Reference{}
 		}
+
+		before := len(n.grants)
+		n.grants = n.appendPolicy(n.grants, policy, objects)
+		if len(n.grants) == before {
+			why := cmp.Or(Refusal(policy, objects), grantsNothing)
+			n.refused = append(n.refused, Refused{Reference: policy.Reference, Why: why, Of: target})
+			continue
+		}
 		n.byTarget[target] = append(n.byTarget[target], before)
 	}
 }
+
+// grantsNothing is why an object that names no client is refused.
+const grantsNothing = "it grants nothing: it names no client, or no network"
 
 // addServerAuthorizations adds what ServerAuthorizations grant.
 func (n *namespaceIndex) addServerAuthorizations(all []*ServerAuthorization) {
@@ -131,8 +161,14 @@ func (n *namespaceIndex) addServerAuthorizations(all []*ServerAuthorization) {
 
 		before := len(n.grants)
 		n.grants = n.appendAuthorization(n.grants, grant, from.Identities)
+
 		switch server := (Reference{KindServer, from.Namespace, from.Server}); {
+		case len(n.grants) == before && from.Server != "":
+			n.refused = append(n.refused, Refused{Reference: from.Reference, Why: grantsNothing, Of: server})
 		case len(n.grants) == before:
+			n.refused = append(n.refused, Refused{
+				Reference: from.Reference, Why: grantsNothing, Selector: from.Selector,
+			})
 		case from.Server != "":
 			n.byTarget[server] = append(n.byTarget[server], before)
 		default:
@@ -160,13 +196,63 @@ func (n *namespaceIndex) of(server *Server) *ServerRules {
 	routes := n.routes[server.Reference]
 	for _, a := range Attach(ParentObject{Reference: server.Reference, Exists: true}, routes) {
 		isOld := func(r ServerRoute) bool { return r.Route == a.Route }
-		if a.counts() && !slices.ContainsFunc(rules.Routes, isOld) {
+
+		switch {
+		case !a.counts():
+			rules.NotAttached = append(rules.NotAttached, a)
+		case !slices.ContainsFunc(rules.Routes, isOld):
 			granted := n.authorizations(n.byTarget[a.Route.Reference])
 			rules.Routes = append(rules.Routes, ServerRoute{a.Route, granted})
 		}
 	}
+
 	slices.SortFunc(rules.Routes, func(a, b ServerRoute) int { return CompareAge(&a.Meta, &b.Meta) })
 	return rules
+}
+
+// findDangling adds what is about Servers and routes that there are not, and rate limits that others exclude.
+func (n *namespaceIndex) findDangling(objects *NamespaceObjects) {
+	exists := map[Reference]bool{{}: true}
+	for _, server := range objects.Servers {
+		exists[server.Reference] = true
+	}
+	for _, route := range objects.Routes {
+		exists[route.Reference] = true
+	}
+
+	for i := range n.refused {
+		n.refused[i].Dangling = !exists[n.refused[i].Of]
+	}
+	for of, grants := range n.byTarget {
+		for _, i := range grants {
+			if !exists[of] {
+				n.refused = append(n.refused, dangling(n.grants[i].Reference, of))
+			}
+		}
+	}
+
+	for _, limit := range objects.RateLimits {
+		switch server := limit.target(); {
+		case limit.Server == "":
+		case !exists[server]:
+			n.refused = append(n.refused, dangling(limit.Reference, server))
+		case n.limits[server] != limit:
+			why := n.limits[server].String() + " of the same Server is older"
+			n.refused = append(n.refused, Refused{Reference: limit.Reference, Why: why, Of: server})
+		}
+	}
+
+	slices.SortFunc(n.refused, func(a, b Refused) int {
+		return CompareNames(&Meta{Reference: a.Reference}, &Meta{Reference: b.Reference})
+	})
+}
+
+func dangling(object, of Reference) Refused {
+	why := of.String() + " does not exist, or cannot be read"
+	if of.Kind.IsRoute() {
+		why = of.String() + " is no route of a Server here"
+	}
+	return Refused{Reference: object, Why: why, Of: of, Dangling: true}
 }
 
 // authorizations returns those of some indices, in order.
@@ -189,12 +275,14 @@ func (n *namespaceIndex) appendPolicy(
 	grant := Authorization{Origin: Origin{Reference: policy.Reference}, Networks: Everywhere, Clients: ClientsAny}
 	if policy.Networks != (Reference{}) {
 		grant.Networks = objects.Networks(policy.Networks).Networks
+		grant.Requires = append(grant.Requires, policy.Networks)
 	}
 
 	var identities Identities
 	switch policy.Identities.Kind {
 	case KindMeshTLSAuthentication:
 		grant.Clients, identities = ClientsIdentified, objects.MeshTLS(policy.Identities).Identities
+		grant.Requires = append(grant.Requires, policy.Identities)
 	case KindServiceAccount:
 		grant.Clients, identities.Accounts = ClientsIdentified, []Reference{policy.Identities}
 	default:
@@ -205,7 +293,7 @@ func (n *namespaceIndex) appendPolicy(
 // Refusal returns why an AuthorizationPolicy grants nothing; empty if it grants something.
 func Refusal(p *AuthorizationPolicy, objects *NamespaceObjects) string {
 	missing := func(r Reference) string {
-		return r.Kind.String() + " " + r.Namespace + "/" + r.Name + " does not exist, or cannot be read"
+		return r.String() + " does not exist, or cannot be read"
 	}
 	switch {
 	case p.Void != "":

@@ -258,9 +258,8 @@ func (a *outboundAnswer) routesOf(isOfKind func(Kind) bool) (all []OutboundRoute
 	var routes []*Route
 	for i := range a.Attached {
 		at := &a.Attached[i]
-		isOfPort := at.Port == 0 || at.Port == a.Port
-		isOfClient := at.Route.Namespace == a.Namespace || at.Route.Namespace == a.Client
-		if at.Accepted() && isOfPort && isOfClient && isOfKind(at.Route.Kind) && !slices.Contains(routes, at.Route) {
+		isGiven := at.Accepted() && a.isOfPort(at) && a.isOfClient(at)
+		if isGiven && isOfKind(at.Route.Kind) && !slices.Contains(routes, at.Route) {
 			routes = append(routes, at.Route)
 		}
 	}
@@ -270,6 +269,12 @@ func (a *outboundAnswer) routesOf(isOfKind func(Kind) bool) (all []OutboundRoute
 		all = append(all, a.route(r))
 	}
 	return all
+}
+
+func (a *outboundAnswer) isOfPort(at *Attachment) bool { return at.Port == 0 || at.Port == a.Port }
+
+func (a *outboundAnswer) isOfClient(at *Attachment) bool {
+	return at.Route.Namespace == a.Namespace || at.Route.Namespace == a.Client
 }
 
 func (a *outboundAnswer) tcpRoutes() []OutboundRoute {
