@@ -59,6 +59,7 @@ type health struct {
 	lastContact time.Time     // of the last probe that found the API server and each required watch in order
 	err         error         // why the engagement is out of contact; nil if it is in contact
 	overBudget  string        // what of the cluster is refused, and why
+	unusable    Unusable      // objects of policy
 	rtt         time.Duration // of the last probe that was answered; 0 for none
 	skew        time.Duration // how far its clock is ahead of ours, beyond maxSkew
 	restored    time.Time     // when the API server was last found to have gone back to an older state
@@ -290,6 +291,9 @@ func (p *prober) recordProbe(err error, rtt time.Duration) (next time.Duration) 
 
 	p.found.restored, p.found.skew = p.lastRestored(), steadySkew(p.found.skew, p.conn.ClockSkew())
 	p.found.overBudget, p.found.failed = p.overBudget(), p.failedCalls()
+	if p.rules != nil {
+		p.found.unusable.Count, p.found.unusable.Examples = p.rules.Unusable()
+	}
 	if n := p.conn.Paced(); n > p.paced {
 		p.log.Info("The cluster changes faster than is read: what it sends waits there", "waited", n-p.paced)
 		p.paced = n

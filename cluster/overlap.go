@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"fmt"
+	"net/netip"
 
 	"github.com/fingerpost/fingerpost/federation"
 )
@@ -15,13 +16,49 @@ import (
 // those of the gateway. It is looked for where a Service here has members there, together with the identity of the
 // cluster. That costs one look-up an endpoint, about 80 ns (BenchmarkOverlap), each selfInterval.
 
-// reportOverlap publishes an address that Pods of both clusters have, the first one in order, if there are any.
+// reportOverlap publishes an address that Pods of both clusters have, the first one in order, if there are any, and one
+// that is outside of the networks of the clusters.
 func (r *selfReader) reportOverlap() {
-	overlap := ""
+	overlap, outside := "", ""
 	if !r.local {
 		overlap = r.registry.overlap(federation.Cluster(r.name))
+		outside = r.registry.outside(federation.Cluster(r.name))
 	}
-	r.registry.changeStatus(r.supervisor, func(s *Status) { s.Overlap = overlap })
+	r.registry.changeStatus(r.supervisor, func(s *Status) { s.Overlap, s.Outside = overlap, outside })
+}
+
+// outside describes endpoints of a linked cluster that are outside of the networks of the clusters; empty for none. It
+// is looked for where overlap is, as nothing is sent to the others.
+func (r *Registry) outside(linked federation.Cluster) string {
+	local, _ := r.localAndDrained()
+	if r.options.Inside == nil || local == "" || !r.isMember(local, linked) {
+		return ""
+	}
+
+	var first netip.Addr
+	all := map[netip.Addr]bool{}
+
+	for _, view := range r.store.Views(linked).All() {
+		for _, slice := range view.Slices {
+			for _, e := range slice.Endpoints {
+				if r.options.Inside(e.Addr) {
+					continue
+				}
+				if !first.IsValid() || e.Addr.Less(first) {
+					first = e.Addr
+				}
+				all[e.Addr] = true
+			}
+		}
+	}
+
+	switch more := len(all) - 1; {
+	case more < 0:
+		return ""
+	case more > 0:
+		return fmt.Sprintf("%s and %d more", first, more)
+	}
+	return first.String()
 }
 
 // overlap describes the first address that Pods of the local cluster and of a linked one have; empty for none.

@@ -9,6 +9,36 @@ import (
 	"github.com/fingerpost/fingerpost/federation"
 )
 
+// Of the endpoints of a linked cluster that has members here, those are found that are outside of all networks.
+func TestOutside(t *testing.T) {
+	f := newFleet(t)
+	f.apply(t, Spec{Name: "west"})
+	slice := &federation.Slice{Name: "s"}
+	for _, addr := range []string{"10.0.0.1", "192.0.2.9", "192.0.2.7", "192.0.2.7"} {
+		slice.Endpoints = append(slice.Endpoints, &federation.Endpoint{Addr: netip.MustParseAddr(addr)})
+	}
+	writer := f.store.NewWriter("west")
+	writer.Set(shopService("web"), &federation.View{Slices: []*federation.Slice{slice}})
+	writer.MarkSynced()
+
+	wants := func(what, want string) {
+		t.Helper()
+		if got := f.outside("west"); got != want {
+			t.Errorf("%s: %q, want %q", what, got, want)
+		}
+	}
+	f.options.Inside = netip.MustParsePrefix("10.0.0.0/8").Contains
+	wants("no member", "")
+	ref := federation.Ref{Cluster: "west", Service: shopService("web")}
+	f.members[shopService("all")] = []federation.MemberRef{{Ref: ref}}
+	f.federate()
+	wants("members", "192.0.2.7 and 1 more")
+	f.options.Inside = netip.MustParsePrefix("0.0.0.0/0").Contains
+	wants("all inside", "")
+	f.options.Inside = nil
+	wants("without policy", "")
+}
+
 // BenchmarkOverlap looks for addresses of 50,000 Pods of a linked cluster among 10,000 of the local one. Those that are
 // of both have Pods of the same names, which do not count.
 func BenchmarkOverlap(b *testing.B) {

@@ -41,6 +41,7 @@ func (s Status) Problems(kinds []KindStatus, now time.Time) []problem.Problem {
 	found.addMismatches()
 
 	found.addBudget()
+	found.addUnusable()
 	found.addSlices()
 	found.addTraffic()
 	found.addRefused(kinds)
@@ -211,6 +212,14 @@ func (s *statusProblems) addMismatches() {
 		p := s.add(problem.Overlapping, problem.Urgent, "Pods of both clusters have the same address: "+s.Overlap)
 		p.Affected = "requests to such an address reach the Pod of the client's own cluster"
 	}
+
+	if s.Outside != "" {
+		p := s.add(problem.OutsideNetworks, problem.Warning,
+			"endpoints are in none of the networks of -cluster-networks: "+s.Outside)
+		p.Affected = "a policy for clients of the clusters does not let in those there, and what is sent there by " +
+			"address counts as leaving them"
+	}
+
 	if s.ClockSkew != "" {
 		p := s.add(problem.ClockSkew, problem.Warning, "its clock is "+s.ClockSkew)
 		p.Affected = "the lifetimes of tokens and Leases depend on clocks"
@@ -268,6 +277,16 @@ func (s *statusProblems) addBudget() {
 	}
 	if len(texts) > 0 {
 		s.add(problem.OverBudget, problem.Urgent, strings.Join(texts, "; "))
+	}
+}
+
+// addUnusable adds objects of policy of which something has no effect. Their authors see that in warnings and in the
+// status of routes, and may be meant to repair it.
+func (s *statusProblems) addUnusable() {
+	if n := s.Unusable.Count; n > 0 {
+		p := s.add(problem.PolicyUnusable, problem.Warning, fmt.Sprintf("%s of policy cannot be used completely: %s",
+			words.Count(n, "object"), s.Unusable.Examples))
+		p.Affected = "these parts have no effect, and requests of rules that need them fail"
 	}
 }
 

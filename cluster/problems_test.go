@@ -59,6 +59,13 @@ func TestProblems(t *testing.T) {
 			change: both(writing(false, cluster.ReadOnly, "grant it"), func(c *cluster.Status) { c.Slices = true }),
 			want:   "ReadOnly",
 		},
+		"objects of policy": {
+			change: func(c *cluster.Status) { c.Unusable = cluster.Unusable{Count: 1, Examples: "Server a/b (no)"} },
+			want:   "PolicyUnusable",
+		},
+		"endpoints outside": {
+			change: func(c *cluster.Status) { c.Outside = "192.0.2.1" }, want: "OutsideClusterNetworks",
+		},
 		"local and read-only": {change: writing(true, cluster.ReadOnly, ""), want: "!ReadOnly"},
 		"a task waits":        {change: writing(false, cluster.Holding, "no"), want: "WritesIncomplete"},
 		"a task waits out of contact": {

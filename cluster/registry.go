@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"maps"
+	"net/netip"
 	"slices"
 	"strings"
 	"sync"
@@ -37,6 +38,8 @@ type Options struct {
 
 	// Rules returns what reads the objects of policy of the local cluster over an engagement; nil: nothing does.
 	Rules func(federation.Cluster) Reader
+	// Inside reports whether an address is in the networks of the clusters; nil where nothing depends on that.
+	Inside func(netip.Addr) bool
 }
 
 // A Reader reads kinds of a cluster besides those of Views, and publishes what follows from them. All of its kinds are
@@ -46,6 +49,10 @@ type Reader interface {
 	Begin(unlisted ...view.Input) // the stores of the others are complete
 	Run(ctx context.Context)
 	Listed(view.Input) // one of those that were unlisted is listed, or known to be absent
+
+	// Unusable returns how many objects cannot be used, or not completely, and names some of them with the reason.
+	// Any goroutine may call it.
+	Unusable() (count int, examples string)
 }
 
 // A Registry runs one supervisor for each cluster that was applied, and publishes their Statuses.

@@ -44,6 +44,9 @@ type Status struct {
 	Slices     bool   `json:"slices,omitempty"`     // its Link asks for slices in it
 	OverBudget string `json:"overBudget,omitempty"` // what of it its budget refuses; empty for nothing
 
+	// Unusable are its objects of policy of which something does not convert.
+	Unusable Unusable `json:"unusable,omitzero"`
+
 	// Failed is what its API server was asked for again and again, and does not do.
 	Failed []api.FailedCall `json:"failedCalls,omitempty"`
 
@@ -64,6 +67,10 @@ type Reports struct {
 
 	// Overlap is an address that Pods of it and of the local cluster have, if they should have none; empty for none.
 	Overlap string `json:"overlap,omitempty"`
+
+	// Outside is an endpoint of it that is outside of the networks of the clusters, of those that clients here may get,
+	// and how many there are; empty for none.
+	Outside string `json:"outside,omitempty"`
 
 	Writing Writing `json:"writing,omitzero"` // of this replica into it
 	LeftOut LeftOut `json:"leftOut,omitzero"` // what it publishes that is in no slice of the local cluster
@@ -116,6 +123,12 @@ type Writing struct {
 	Holders map[string]string `json:"holders,omitempty"`
 }
 
+// Unusable counts objects that cannot be used, or not completely.
+type Unusable struct {
+	Count    int    `json:"count"`
+	Examples string `json:"examples"` // some of them, with the reason
+}
+
 // Failing is objects of one sort that this replica has tried to write again and again, for one reason or several.
 type Failing struct {
 	What    string     `json:"what"`    // is written of each, such as EndpointSlices
@@ -163,22 +176,23 @@ type KindStatus struct {
 
 // SameButTimes reports whether both are equal but for Since and LastContact. Errors are equal if their
 // texts are.
-func (s Status) SameButTimes(o Status) bool {
-	return s.Name == o.Name && s.Local == o.Local &&
-		s.TrustDomain == o.TrustDomain && s.ClusterDomain == o.ClusterDomain && s.Slices == o.Slices &&
-		s.State == o.State && s.Synced == o.Synced && s.Source == o.Source &&
-		s.issued.Equal(o.issued) && s.Expires.Equal(o.Expires) && s.Restored.Equal(o.Restored) &&
-		s.Checkpoint.Equal(o.Checkpoint) && s.AskingPeers == o.AskingPeers &&
-		s.NotRestored == o.NotRestored &&
-		s.ClockSkew == o.ClockSkew && s.OverBudget == o.OverBudget && s.tried == o.tried &&
-		slices.EqualFunc(s.Failed, o.Failed, api.FailedCall.IsSame) &&
-		ErrorText(s.Contact) == ErrorText(o.Contact) && ErrorText(s.Credentials) == ErrorText(o.Credentials) &&
-		s.same(o.Reports)
+func (s Status) SameButTimes(other Status) bool {
+	return s.Name == other.Name && s.Local == other.Local &&
+		s.TrustDomain == other.TrustDomain && s.ClusterDomain == other.ClusterDomain && s.Slices == other.Slices &&
+		s.State == other.State && s.Synced == other.Synced && s.Source == other.Source &&
+		s.issued.Equal(other.issued) && s.Expires.Equal(other.Expires) && s.Restored.Equal(other.Restored) &&
+		s.Checkpoint.Equal(other.Checkpoint) && s.AskingPeers == other.AskingPeers &&
+		s.NotRestored == other.NotRestored &&
+		s.ClockSkew == other.ClockSkew && s.OverBudget == other.OverBudget &&
+		s.Unusable == other.Unusable && s.tried == other.tried &&
+		slices.EqualFunc(s.Failed, other.Failed, api.FailedCall.IsSame) &&
+		ErrorText(s.Contact) == ErrorText(other.Contact) && ErrorText(s.Credentials) == ErrorText(other.Credentials) &&
+		s.same(other.Reports)
 }
 
 func (r Reports) same(o Reports) bool {
 	return r.Identity.equal(o.Identity) && r.SameAs == o.SameAs && r.OtherAnchors == o.OtherAnchors &&
-		r.Overlap == o.Overlap && r.Writing.equal(o.Writing) &&
+		r.Overlap == o.Overlap && r.Outside == o.Outside && r.Writing.equal(o.Writing) &&
 		r.LeftOut == o.LeftOut && r.LeftTo == o.LeftTo && r.Traffic.equal(o.Traffic) && r.wanted == o.wanted
 }
 

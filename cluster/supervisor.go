@@ -472,6 +472,7 @@ func (s *supervisor) updateState(health health) {
 	}
 
 	s.updateFailed(health.failed)
+	s.status.Unusable = health.unusable
 	if skew := skewText(health.skew); s.status.ClockSkew != skew {
 		s.status.ClockSkew = skew
 		if skew == "" {

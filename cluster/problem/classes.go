@@ -24,6 +24,10 @@ const (
 	AnchorsExpire Class = "TrustAnchorsExpire"  // soon, or they have
 	Overlapping   Class = "OverlappingNetworks" // Pods of it have addresses of the local cluster's
 	ClockSkew     Class = "ClockSkew"
+
+	OutsideNetworks Class = "OutsideClusterNetworks" // endpoints that clients here may get
+	PolicyUnusable  Class = "PolicyUnusable"         // objects of it, or parts of them
+
 	OverBudget    Class = "OverBudget"
 	LeftTo        Class = "LeftToInstallation"
 	TooManySlices Class = "TooManySlices"

@@ -18,6 +18,7 @@ const (
 	writers     = "slices.md#who-writes"
 	budgets     = "bounds.md#bounds-of-clusters"
 	mirrors     = "mirror.md#what-a-link-reports"
+	explained   = "policy.md#why-is-this-refused"
 )
 
 // classes are all of them, in the order of docs/problems.md.
@@ -152,6 +153,16 @@ var classes = []classInfo{
 		affects: "Requests reach other Pods.",
 	},
 	{
+		class: OutsideNetworks, group: ofIdentity, title: "Endpoints of {name} are outside of the cluster networks",
+		remedy: "add the Pod network of the cluster to -cluster-networks", command: clustersCommand,
+		means: "An endpoint of the cluster, in which a Service here has members, is in none of the networks of " +
+			"`-cluster-networks`. It is looked at each five minutes, where policy is served.",
+		affects: "Clients at such addresses are refused by the default policies `cluster-unauthenticated` and " +
+			"`cluster-authenticated`, and by ServerAuthorizations without networks. What is sent there by address " +
+			"counts as leaving the clusters, and an EgressNetwork may refuse it.",
+		more: explained,
+	},
+	{
 		class: ClockSkew, group: ofIdentity, title: "The clock of {name} is off", remedy: "synchronise both (NTP)",
 		command: clustersCommand,
 		means:   "The clock of the cluster is more than 10 s from the replica's.",
@@ -184,6 +195,17 @@ var classes = []classInfo{
 			"read last: new Links and new credentials are not seen.",
 		advice: "As the reason has it. The Problem ends within a minute after the cause is gone, with the next " +
 			"request that succeeds, or three minutes after the last one was made.",
+	},
+	{
+		class: PolicyUnusable, group: ofReading, title: "Objects of policy in {name} cannot be used completely",
+		command: clustersCommand,
+		means: "An object of policy cannot be read, or a part of it does not convert: a filter that proxies do not " +
+			"know, a regular expression that does not compile, an annotation that is no duration.",
+		affects: "An object that cannot be read has no effect: what it would let in is refused. Of a route it is the " +
+			"part alone: requests of a rule with such a filter fail, and a match is left out.",
+		advice: "The message names three objects, with the part; the log has a line for each one. Routes have the " +
+			"condition `PartiallyInvalid`. Correct what is named, or leave it out.",
+		more: explained,
 	},
 	{
 		class: OverBudget, group: ofReading, title: "{name} publishes more than its budget", command: clustersCommand,

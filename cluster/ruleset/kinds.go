@@ -110,7 +110,8 @@ func addKind[O metav1.Object, V any](
 
 	reconciler.inputs = append(reconciler.inputs, input{
 		Input: view.Input{
-			Kind: kind, Store: store, Len: store.Len, Malformed: func() int { return reconciler.unreadable(of) },
+			Kind: kind, Store: store, Len: store.Len,
+			Malformed: func() int { return 0 }, // fingerpost_unreadable_objects has them, as they are now
 		},
 		of: of, store: store,
 	})

@@ -263,13 +263,3 @@ func (r *Reconciler) logFindings(of rules.Reference, old, now *rules.ObjectFindi
 		log.Info("An object of policy can be used as a whole again")
 	}
 }
-
-// unreadable returns how many objects of a kind cannot be read.
-func (r *Reconciler) unreadable(of rules.Kind) (n int) {
-	for reference, f := range r.levels.Findings.All(r.cluster) {
-		if reference.Kind == of && f.Unreadable != "" {
-			n++
-		}
-	}
-	return n
-}

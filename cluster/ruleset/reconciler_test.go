@@ -9,6 +9,8 @@ import (
 	"github.com/go-logr/logr"
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/prometheus/common/expfmt"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -275,4 +277,39 @@ func TestReconcilerFollows(t *testing.T) {
 			t.Fatalf("of objects that are gone %d things are kept:\n%s", left, diff)
 		}
 	})
+}
+
+// What cannot be used is counted as it is now, with the first objects by name, and in metrics by kind and part.
+func TestUnusable(t *testing.T) {
+	f := newFixture(t)
+	defer f.end()
+	f.settle()
+	if n, text := f.Unusable(); n != 0 || text != "" {
+		t.Errorf("of nothing %d cannot be used: %s", n, text)
+	}
+
+	const server = "apiVersion: policy.linkerd.io/v1beta3\nkind: Server\nmetadata: {namespace: shop, name: %s}\nspec: {port: 80}"
+	for _, name := range []string{"d", "b", "a", "c"} {
+		f.put(fmt.Sprintf(server, name))
+	}
+	f.put("apiVersion: v1\nkind: Service\nmetadata: {namespace: shop, name: web, " +
+		"annotations: {timeout.linkerd.io/request: x}}\nspec: {ports: [{port: 80}]}")
+	f.settle()
+
+	n, text := f.Unusable()
+	if n != 5 || strings.Count(text, "Server shop/") != 3 || !strings.HasPrefix(text, "Server shop/a (") {
+		t.Errorf("%d objects cannot be used: %s", n, text)
+	}
+	collector := NewCollector(f.levels.In(federation.NewStore(), "local"))
+	metrics, err := testutil.CollectAndFormat(collector, expfmt.TypeTextPlain,
+		"fingerpost_unreadable_objects", "fingerpost_unconverted")
+	for _, line := range []string{
+		`fingerpost_unreadable_objects{kind="Server"} 4`,
+		`fingerpost_unreadable_objects{kind="HTTPRoute.policy.linkerd.io"} 0`,
+		`fingerpost_unconverted{kind="Service",part="annotation"} 1`,
+	} {
+		if err != nil || !strings.Contains(string(metrics), line) {
+			t.Errorf("%v: no line %s in\n%s", err, line, metrics)
+		}
+	}
 }

@@ -139,8 +139,10 @@ func (s *Server) describeClient(c rules.Client) string {
 	return text
 }
 
-// Describe returns an identity for people.
-func (s *Server) Describe(p rules.Pattern) string { return s.options.Identity.Describe(p) }
+// DescribeClients returns for people which clients an authorization lets in.
+func (s *Server) DescribeClients(of *rules.Authorization) string {
+	return s.options.Identity.DescribeClients(of)
+}
 
 // ExplainOutbound returns what a client in a namespace gets for a target: IP:PORT, or a Service as NAME.NAMESPACE or an
 // authority, with a port or without. Errors are those of a stream.

@@ -41,6 +41,8 @@ func (x *outboundExplanation) addTarget() {
 		x.count(x.Reference, "it does not declare port %d: nothing is sent there", x.Port)
 	case x.Kind == KindEgressNetwork && x.Deny:
 		x.count(x.Reference, "trafficPolicy is Deny: what no route allows is refused")
+	case x.Imported.Number != 0 && x.NeedsImported(x.Port):
+		x.count(x.Reference, "it is what clients ask for, and has the protocol of the Services that it stands for")
 	default:
 		x.count(x.Reference, "it is what clients ask for")
 	}

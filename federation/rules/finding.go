@@ -2,6 +2,7 @@ package rules
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -46,6 +47,11 @@ type ObjectFindings struct {
 	Unreadable string // why nothing of it can be used; empty if it can. The rest is then empty
 	Findings   []Finding
 	More       int // that are not in Findings
+}
+
+// Unusable reports whether something of the object cannot be used.
+func (f *ObjectFindings) Unusable() bool {
+	return f.Unreadable != "" || slices.ContainsFunc(f.Findings, func(f Finding) bool { return f.Unconverted })
 }
 
 // Problem returns what cannot be used: the reason of all of it, or the parts that do not convert, a line each; empty if

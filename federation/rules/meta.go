@@ -83,6 +83,14 @@ func (k Kind) Group() string { return kinds[k].group }
 // String returns the name of the kind in its group, such as HTTPRoute.
 func (k Kind) String() string { return kinds[k].name }
 
+// Qualified returns the name of the kind, with its group if that alone distinguishes it from another one.
+func (k Kind) Qualified() string {
+	if k == KindPolicyHTTPRoute {
+		return k.String() + "." + k.Group()
+	}
+	return k.String()
+}
+
 // IsRoute reports whether objects of the Kind are Routes.
 func (k Kind) IsRoute() bool { return k >= KindPolicyHTTPRoute && k <= KindTCPRoute }
 
@@ -103,10 +111,7 @@ type Reference struct {
 
 // String names the object, for people: HTTPRoute shop/web. An HTTPRoute of policy.linkerd.io has its group besides.
 func (r Reference) String() string {
-	kind, name := cmp.Or(r.Kind.String(), "object"), r.Name
-	if r.Kind == KindPolicyHTTPRoute {
-		kind += "." + r.Kind.Group()
-	}
+	kind, name := cmp.Or(r.Kind.Qualified(), "object"), r.Name
 	if r.Namespace != "" {
 		name = r.Namespace + "/" + name
 	}

@@ -23,7 +23,8 @@ cmd/fingerpost/cli -> cmd/fingerpost/debug internal/words
 cmd/fingerpost/cli -> cluster cluster/api cluster/changes cluster/linkerd cluster/problem
 cmd/fingerpost/cli -> discovery discovery/proxy federation federation/policy links
 cmd/fingerpost/debug -> cmd/fingerpost/server internal/words
-cmd/fingerpost/debug -> cluster cluster/changes cluster/problem discovery discovery/linkerd federation links serving
+cmd/fingerpost/debug -> cluster cluster/changes cluster/problem discovery discovery/linkerd discovery/policyapi
+cmd/fingerpost/debug -> federation federation/rules links serving
 cmd/fingerpost/server -> cluster/tokenreview federation/watch internal/logs serving
 cmd/fingerpost/webhook -> admission cluster/linkerd/serviceprofile cluster/ruleobject
 cmd/fingerpost/cmdtest ->

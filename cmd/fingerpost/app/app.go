@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/netip"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -79,6 +80,14 @@ type PolicyOptions struct {
 	Status bool // write the status of routes, rate limits and EgressNetworks
 }
 
+// inside returns what reports whether an address is inside of the clusters; nil if nothing depends on it.
+func (o *PolicyOptions) inside() func(netip.Addr) bool {
+	if o.Addr == "" {
+		return nil
+	}
+	return o.Rules.InCluster
+}
+
 // An App is one replica, with every part built and none started. The fields are for tests.
 type App struct {
 	*Process
@@ -116,7 +125,7 @@ func New(ctx context.Context, log logr.Logger, options Options) (*App, error) {
 	}
 
 	app.Registry = cluster.NewRegistry(log, app.Store, cluster.Options{
-		Rules:         app.newRules(log, options),
+		Rules: app.newRules(log, options), Inside: options.Policy.inside(),
 		ProbeInterval: options.ProbeInterval, Thresholds: options.Thresholds, Budget: options.Budget,
 		Endpoints: !options.ReadSlices, Dial: options.Dial, ControllerNamespace: options.Discovery.ControllerNamespace,
 		DetailedMetrics: options.Discovery.DetailedMetrics, Checkpoints: checkpoints,
@@ -164,7 +173,9 @@ func New(ctx context.Context, log logr.Logger, options Options) (*App, error) {
 	if app.Levels != nil {
 		app.Rules = app.Levels.In(app.Store, federation.Cluster(options.ClusterName))
 		app.Policy = policyapi.NewServer(app.Serving, app.Rules, &options.Policy.Rules)
+		app.Metrics.MustRegister(ruleset.NewCollector(app.Rules))
 	}
+
 	app.Metrics.MustRegister(app.Registry, app.Ready.Metric())
 	app.Metrics.MustRegister(app.Serving.Collectors()...)
 	app.Metrics.MustRegister(app.Discovery.Collectors()...)
@@ -344,7 +355,8 @@ func (a *App) addServers(
 
 	a.Exported = server.Labelled(all, "installation", a.installation)
 	a.Pages = debug.Handler(debug.Sources{
-		Store: a.Store, Registry: a.Registry, Links: a.Links, Discovery: a.Discovery, Changes: a.Changes,
+		Store: a.Store, Registry: a.Registry, Links: a.Links, Discovery: a.Discovery, Policy: a.Policy,
+		Changes: a.Changes,
 		Cluster: options.ClusterName, Namespace: options.Discovery.ControllerNamespace,
 		Installations: options.Installations, Replica: options.Replica, Version: options.Version,
 		ReadOnly: options.ReadOnly, Unreadable: certificate.Unreadable,

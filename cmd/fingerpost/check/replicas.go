@@ -308,6 +308,25 @@ func (k *knownReplicas) clusterChecks() (checks []check) {
 			requestsServed.retried(name+" does what it is asked for", k.ofCluster(name, requestsServed)),
 			hasIdentity.decided(name+" has the expected identity", k.ofCluster(name, hasIdentity)))
 	}
+	return append(checks, k.policyChecks()...)
+}
+
+// policyChecks check what replicas report of policy, if one of them serves it.
+func (k *knownReplicas) policyChecks() (checks []check) {
+	isServed := slices.ContainsFunc(k.pages, func(r cli.Response[debug.ClustersPage]) bool { return r.Page.Policy })
+	if !isServed {
+		return nil
+	}
+
+	for _, local := range k.local()[:min(len(k.local()), 1)] {
+		name := local.Page.Name
+		checks = append(checks,
+			policyUsable.decided("all objects of policy can be used", k.ofCluster(name, policyUsable)))
+	}
+	for _, name := range k.names() {
+		checks = append(checks, insideNetworks.decided("endpoints of "+name+" are inside of -cluster-networks",
+			k.ofCluster(name, insideNetworks)))
+	}
 	return checks
 }
 

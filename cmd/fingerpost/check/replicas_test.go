@@ -204,6 +204,17 @@ func TestChecks(t *testing.T) {
 				"kube-system have one UID in replica 1; remove one of the Links, or correct the address in its kubeconfig; " +
 				"its clock is 5m0s ahead",
 		}},
+		"policy that cannot be used": {func(w *checkWorld) {
+			w.pages[1].Policy = true
+			local := &w.pages[1].Clusters[0]
+			local.Unusable = cluster.Unusable{Count: 2, Examples: "HTTPRoute shop/web (rule 2: filter: no)"}
+			west(&w.pages[0]).Outside = "192.0.2.7 and 3 more"
+		}, []string{
+			"warning clusters/all objects of policy can be used: 2 objects of policy cannot be used completely: " +
+				"HTTPRoute shop/web (rule 2: filter: no) in replica 1",
+			"warning clusters/endpoints of west are inside of -cluster-networks: endpoints are in none of the networks " +
+				"of -cluster-networks: 192.0.2.7 and 3 more in replica 0",
+		}},
 		"another trust domain": {func(w *checkWorld) {
 			west(&w.pages[0]).ClockSkew = "1m0s behind"
 			west(&w.pages[1]).TrustDomain, west(&w.pages[1]).Identity.TrustDomain = "a", "b"

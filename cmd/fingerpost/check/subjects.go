@@ -31,6 +31,8 @@ const (
 	kindsReadable   subject = "Required resources are readable"
 	requestsServed  subject = "Requests are served"
 	hasIdentity     subject = "A cluster has the expected identity"
+	policyUsable    subject = "Objects of policy can be used"
+	insideNetworks  subject = "Endpoints are inside of the cluster networks"
 
 	canWrite      subject = "Fingerpost can write"
 	noSourceLeft  subject = "No source is left to another"
@@ -101,6 +103,16 @@ var subjectInfos = []subjectInfo{
 			problem.SameCluster, problem.OtherDomain, problem.OtherAnchors, problem.AnchorsExpire,
 			problem.Overlapping, problem.ClockSkew,
 		},
+	},
+	{
+		policyUsable, clusterCategory,
+		"where policy is served: every object of it in the local cluster can be read, and all of its parts convert",
+		[]problem.Class{problem.PolicyUnusable},
+	},
+	{
+		insideNetworks, clusterCategory,
+		"where policy is served: each endpoint that is known of the cluster is in one of `-cluster-networks`",
+		[]problem.Class{problem.OutsideNetworks},
 	},
 
 	{

@@ -34,6 +34,8 @@ the client gets it (+) or not (-), the reason, and whether its streams were sent
 Without --client the explanation is for a client without context. The node of a client is that of
 its Pod, or if the Pod cannot be read the one that its streams report.
 
+How Services may be reached, and by whom, is explained by 'explain policy' and 'explain route'.
+
 Every replica is asked. The table is that of the replicas with a stream of the client, or if none
 has one of the first replica, and names replicas that differ from it. With -o json there are all
 of them. The exit code is 1 if replicas differ or a stream would be rejected, and 4 if there is no
@@ -49,6 +51,7 @@ such Service.`,
 	}
 
 	flags.addExplanationFlags(cmd)
+	cmd.AddCommand(explainPolicyCommand(version), explainRouteCommand(version))
 	return cmd
 }
 

@@ -17,6 +17,7 @@ import (
 	"github.com/fingerpost/fingerpost/cluster/problem"
 	"github.com/fingerpost/fingerpost/discovery"
 	"github.com/fingerpost/fingerpost/discovery/linkerd"
+	"github.com/fingerpost/fingerpost/discovery/policyapi"
 	"github.com/fingerpost/fingerpost/federation"
 	"github.com/fingerpost/fingerpost/links"
 	"github.com/fingerpost/fingerpost/serving"
@@ -28,6 +29,7 @@ type Sources struct {
 	Registry  *cluster.Registry
 	Links     *links.Reconciler
 	Discovery *linkerd.Server
+	Policy    *policyapi.Server // nil: none is served
 	Changes   *changes.Recent
 	Cluster   string // name of the local cluster
 	Namespace string // of the control plane
@@ -63,6 +65,7 @@ func Handler(sources Sources) http.Handler {
 	mux.HandleFunc("GET /debug/services/{namespace}/{name}", sources.serveService)
 	mux.HandleFunc("GET /debug/streams/{id}", sources.serveStream)
 	mux.HandleFunc("GET /debug/explain", sources.serveExplanation)
+	sources.addPolicy(mux)
 	return mux
 }
 

@@ -30,6 +30,7 @@ type ClustersPage struct {
 	LinksRefused string `json:"linksRefused,omitempty"` // why Links cannot be listed, such as NotFound without a CRD
 
 	ReadOnly bool `json:"readOnly,omitempty"` // this replica writes into no cluster
+	Policy   bool `json:"policy,omitempty"`   // this replica serves policy
 
 	NotSaved cluster.NotSaved `json:"notSaved,omitzero"` // what this replica cannot save in -state-dir
 
@@ -43,7 +44,7 @@ type ClustersPage struct {
 func (s *Sources) newClustersPage() ClustersPage {
 	page := ClustersPage{
 		Clusters: s.newClusters(), Links: s.Links.Links(), LinksRefused: s.Links.Refused(),
-		ReadOnly: s.ReadOnly, NotSaved: s.Registry.NotSaved(),
+		ReadOnly: s.ReadOnly, Policy: s.Policy != nil, NotSaved: s.Registry.NotSaved(),
 		PeersRefuse:     s.Registry.PeersRefuse(),
 		LeaseNamespaces: append([]string{s.Namespace}, s.Installations...),
 	}
