@@ -50,7 +50,7 @@ var (
 	HTTPRouteVersions       = []string{"v1", "v1beta1"}
 	GRPCRouteVersions       = []string{"v1", "v1alpha2"}
 	TLSRouteVersions        = []string{"v1alpha2", "v1"} // v1 is of Gateway API 1.5 on, which may serve it alone
-	TCPRouteVersions        = []string{"v1alpha2"}
+	TCPRouteVersions        = []string{"v1alpha2", "v1"} // and of 1.6 on
 )
 
 // ExternalWorkloadKind is the kind that targetRef in an EndpointSlice names.
