@@ -21,6 +21,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"go.uber.org/goleak"
 	admissionv1 "k8s.io/api/admission/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -69,7 +70,9 @@ func toy(_ context.Context, r *Request) (Response, error) {
 	return Response{}, nil
 }
 
-func toyServer() *Server { return NewServer(logr.Discard(), 1, map[string]Review{"/": reviewing(toy)}) }
+func toyServer() *Server {
+	return NewServer(logr.Discard(), 1, map[string][]Review{"/": {reviewing(toy)}})
+}
 
 // A Review allows, patches, warns, denies and fails, and API servers can distinguish them.
 func TestAnswers(t *testing.T) {
@@ -136,7 +139,7 @@ func TestRequests(t *testing.T) {
 		got = append(got, *r)
 		return Response{}, nil
 	})
-	s := NewServer(log, 1, map[string]Review{"/pods": pods, "/jobs": jobs})
+	s := NewServer(log, 1, map[string][]Review{"/pods": {pods}, "/jobs": {jobs}})
 
 	post(s, "/jobs", bodyOf("v1", `{"a":1}`))
 	want := Request{UID: "u1", Namespace: "shop", Name: "web", Operation: "CREATE", User: User{"ann"}}
@@ -226,6 +229,102 @@ func TestHostileRequests(t *testing.T) {
 	}
 }
 
+// A Strict Review has POST to its very path alone, and denies what is no review; bounds stay as they are.
+func TestStrict(t *testing.T) {
+	strict := reviewing(toy)
+	strict.Strict = true
+	s := NewServer(logr.Discard(), 1, map[string][]Review{"/": {strict}, "/pods": {reviewing(toy)}})
+	usual := bodyOf("v1", `{"labels":{}}`)
+	for name, c := range map[string]struct {
+		method, path string
+		body         []byte
+		code         int
+		answer       string // a part
+	}{
+		"a usual one":          {http.MethodPost, "/", usual, 200, `"uid":"u1","allowed":true`},
+		"another method":       {http.MethodGet, "/", usual, 404, "not found"},
+		"another path":         {http.MethodPost, "/x", usual, 404, "not found"},
+		"nothing":              {http.MethodPost, "/", nil, 200, `"uid":"","allowed":false`},
+		"no review":            {http.MethodPost, "/", []byte("x"), 200, `"apiVersion":"admission.k8s.io/v1","response":{"uid":"","allowed":false`},
+		"too large":            {http.MethodPost, "/", bytes.Repeat([]byte(" "), MaxBody+1), 500, "too large"},
+		"the other, by GET":    {http.MethodGet, "/pods", usual, 200, `"allowed":true`},
+		"the other, nothing":   {http.MethodPost, "/pods", nil, 200, ""},
+		"the other, no review": {http.MethodPost, "/pods", []byte("x"), 400, "not an AdmissionReview"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			to := httptest.NewRecorder()
+			s.ServeHTTP(to, httptest.NewRequest(c.method, c.path, bytes.NewReader(c.body)))
+			if to.Code != c.code || !strings.Contains(to.Body.String(), c.answer) ||
+				(to.Body.Len() == 0) != (c.answer == "") {
+				t.Errorf("%d %s", to.Code, to.Body)
+			}
+		})
+	}
+	if got := testutil.ToFloat64(strict.Verdicts.WithLabelValues(unreadable)); got != 3 {
+		t.Errorf("%g are unreadable", got)
+	}
+}
+
+// Of several Reviews of a path the first that takes the kind decides, and the last one about all others.
+func TestReviewsOfAPath(t *testing.T) {
+	var decided []string
+	named := func(name string, takes func(kind metav1.GroupVersionKind) bool) Review {
+		r := reviewing(func(context.Context, *Request) (Response, error) {
+			decided = append(decided, name)
+			return Response{}, nil
+		})
+		r.Takes = takes
+		return r
+	}
+	kind := func(of string) func(metav1.GroupVersionKind) bool {
+		return func(kind metav1.GroupVersionKind) bool { return kind.Kind == of }
+	}
+	reviews := []Review{named("jobs", kind("Job")), named("pods", kind("Pod")), named("others", nil)}
+	s := NewServer(logr.Discard(), 1, map[string][]Review{"/": reviews})
+
+	pod := bodyOf("v1", "{}")
+	for _, body := range [][]byte{pod, bytes.Replace(pod, []byte("Pod"), []byte("Job"), 1), bytes.Replace(pod,
+		[]byte("Pod"), nil, 1), []byte("x")} {
+		post(s, "/", body)
+	}
+	if diff := cmp.Diff([]string{"pods", "jobs", "others"}, decided); diff != "" {
+		t.Error(diff)
+	}
+	if got := testutil.ToFloat64(reviews[2].Verdicts.WithLabelValues(unreadable)); got != 1 {
+		t.Errorf("%g are unreadable", got)
+	}
+}
+
+// Of requests beyond 64 KiB one is decided about at a time, whatever the turns are, and usual ones beside it.
+func TestLargeTurn(t *testing.T) {
+	started, end := make(chan struct{}, 9), make(chan struct{})
+	s := NewServer(logr.Discard(), 4, map[string][]Review{
+		"/large": {reviewing(func(context.Context, *Request) (Response, error) {
+			started <- struct{}{}
+			<-end
+			return Response{}, nil
+		})},
+		"/": {reviewing(toy)},
+	})
+	large := append(bytes.Repeat([]byte(" "), freeBytes), bodyOf("v1", "{}")...)
+	var wg sync.WaitGroup
+	wg.Go(func() { post(s, "/large", large) })
+	<-started
+
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	to := httptest.NewRecorder()
+	s.ServeHTTP(to, httptest.NewRequestWithContext(ctx, http.MethodPost, "/large", bytes.NewReader(large)))
+	if to.Code != http.StatusServiceUnavailable {
+		t.Errorf("a second large one: %d %s", to.Code, to.Body)
+	}
+	if to := post(s, "/", bodyOf("v1", "{}")); to.Code != http.StatusOK {
+		t.Errorf("a usual one: %d %s", to.Code, to.Body)
+	}
+	close(end)
+	wg.Wait()
+}
+
 // FuzzDecode: whatever the body, there is an answer, and the Review gets what the whole AdmissionReview has.
 func FuzzDecode(f *testing.F) {
 	for _, object := range []string{"{}", "null", `{"labels":{"warn":"1"}}`, `[1e999, "\ud800"]`} {
@@ -240,7 +339,7 @@ func FuzzDecode(f *testing.F) {
 			got = r
 			return Response{}, nil
 		})
-		to := post(NewServer(logr.Discard(), 1, map[string]Review{"/": review}), "/", body)
+		to := post(NewServer(logr.Discard(), 1, map[string][]Review{"/": {review}}), "/", body)
 		if (got != nil) != (to.Code == http.StatusOK && len(body) > 0) || to.Code != 200 && to.Code != 400 {
 			t.Fatalf("%d %s, reviewed %v", to.Code, to.Body, got)
 		}
@@ -268,8 +367,8 @@ func TestTurns(t *testing.T) {
 	const concurrent = 2
 	var running atomic.Int64
 	started, end := make(chan struct{}), make(chan struct{})
-	s := NewServer(logr.Discard(), concurrent, map[string]Review{
-		"/": reviewing(func(context.Context, *Request) (Response, error) {
+	s := NewServer(logr.Discard(), concurrent, map[string][]Review{
+		"/": {reviewing(func(context.Context, *Request) (Response, error) {
 			if n := running.Add(1); n > concurrent {
 				t.Errorf("%d at once", n)
 			}
@@ -277,7 +376,7 @@ func TestTurns(t *testing.T) {
 			started <- struct{}{}
 			<-end
 			return Response{}, nil
-		}),
+		})},
 	})
 	var wg sync.WaitGroup
 	for range 3 * concurrent {

@@ -20,7 +20,7 @@ const (
 
 	// maxBodies bounds the bytes of all requests that are read at once. The first freeBytes of each request are read
 	// beyond that, up to maxAll together, so that a usual review is answered beside large ones that arrive slowly. With
-	// one object that is decoded maxAll fits into the limit of the chart, 64 MiB.
+	// one large object that is decoded maxAll fits into the limit of the chart, 64 MiB.
 	maxBodies = MaxBody
 	maxAll    = 16 << 20
 	freeBytes = 64 << 10
@@ -57,6 +57,9 @@ type admissionReview struct {
 // versions are those of an AdmissionReview. A request that names none is of the first.
 var versions = []string{"admission.k8s.io/v1", "admission.k8s.io/v1beta1"}
 
+// newest is what the answer to a request that cannot be read is.
+var newest = metav1.TypeMeta{APIVersion: versions[0], Kind: "AdmissionReview"}
+
 // A rejection is why a request is not read, and the code of the answer.
 type rejection struct {
 	code   int
@@ -73,6 +76,8 @@ var errBusy = &rejection{
 	http.StatusServiceUnavailable,
 	"the requests that are read at present take all the memory that there is for them",
 }
+
+var errWaiting = &rejection{http.StatusServiceUnavailable, "too many reviews are waiting"}
 
 // decode reads an AdmissionReview.
 func decode(body []byte) (*admissionReview, error) {

@@ -1,6 +1,6 @@
 // Package apply is the engine of everything that writes into a cluster: EndpointSlices, mirror Services, the
-// status of Links and of routes. A writer decides what should exist, by a function of what it reads; the engine decides when that
-// function is called, and what happens when a request fails.
+// status of Links and of routes. A writer decides what should exist, by a function of what it reads; the engine decides
+// when that function is called, and what happens when a request fails.
 //
 //	Registry --Engage--> Campaign --lease.Elector--> term --> Task --> Loop --> requests
 //	                     one cluster                 one at a time

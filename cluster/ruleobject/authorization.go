@@ -129,6 +129,12 @@ func (r *reader) authorizationPolicy() (*rules.AuthorizationPolicy, error) {
 			return nil, err
 		}
 	}
+
+	for _, of := range []rules.Reference{to.Target, to.Identities, to.Networks} {
+		if of != (rules.Reference{}) {
+			r.referents = append(r.referents, of)
+		}
+	}
 	to.Meta = r.meta()
 	return to, nil
 }

@@ -10,7 +10,7 @@
 //
 // A stored object is used as far as it can be, as Linkerd's policy controller uses it. A new one is denied if that
 // controller denies it, and for nothing else: what is left out of an object that is allowed is a warning.
-// [Review] does not look up what objects refer to.
+// [Review] looks up what objects refer to only where its caller can.
 //
 // Objects are untrusted. Texts are bounded, and plain where they become labels of metrics; lists are bounded, and what
 // follows the last element that is read is a Finding; no message quotes more than a line; a regular expression is

@@ -57,6 +57,8 @@ type reader struct {
 
 	hasServer bool // whether a Server is among the parents of a route
 
+	referents []rules.Reference // of an AuthorizationPolicy or a rate limit: three at most
+
 	denied string // the first reason for which a new object is denied; empty if there is none
 
 	misread string // the first part whose type is wrong, or that lacks what it has to have

@@ -51,13 +51,16 @@ func reviewing[V any](read func(*reader) (*V, error)) func(*reader) error {
 	}
 }
 
+// A Lookup reports whether an object exists, if that is known.
+type Lookup func(of rules.Reference) (exists, known bool)
+
 // Review returns the verdict on a new object, as JSON, of a group and kind, which compare without regard to case. Of
-// the object only its namespace, annotations and spec are read, and nothing besides it: whether what it refers to
-// exists is not known here.
+// the object only its namespace, annotations and spec are read. What an AuthorizationPolicy or a rate limit that is
+// allowed refers to is looked up, and is a warning if it is known not to exist; a nil Lookup knows of nothing.
 //
 // An object of policy.linkerd.io that does not decode is denied. One of the Gateway API is allowed, as it may be meant
 // for another implementation.
-func Review(group, kind string, object []byte) Verdict {
+func Review(group, kind string, object []byte, lookup Lookup) Verdict {
 	of := rules.KindOf(group, kind)
 	read, reviewed := reviews[of]
 	switch {
@@ -84,7 +87,19 @@ func Review(group, kind string, object []byte) Verdict {
 		r.spec = from.Spec
 		err = read(r)
 	}
+	if err == nil && lookup != nil && r.object.Namespace != "" {
+		r.lookUp(lookup)
+	}
 	return r.verdict(err)
+}
+
+// lookUp notes what of the referents does not exist. They may come later, so it is no reason to deny the object.
+func (r *reader) lookUp(lookup Lookup) {
+	for _, of := range r.referents {
+		if exists, known := lookup(of); known && !exists {
+			r.note(rules.PartReference, "%v %s does not exist at present", of.Kind, of.Name)
+		}
+	}
 }
 
 // verdict returns the one on what was read. An error is why none of it can be used.

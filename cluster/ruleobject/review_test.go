@@ -2,6 +2,7 @@ package ruleobject
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -19,7 +20,7 @@ func reviewed(tb testing.TB, kind rules.Kind, annotations, spec string) Verdict 
 	if err != nil {
 		tb.Fatalf("%s: %v", spec, err)
 	}
-	return Review(kind.Group(), kind.String(), object)
+	return Review(kind.Group(), kind.String(), object, nil)
 }
 
 const (
@@ -222,12 +223,12 @@ func TestReviews(t *testing.T) {
 func TestReviewBounds(t *testing.T) {
 	// PW31
 	for _, c := range [][2]string{{"", "Pod"}, {"apps", "Deployment"}, {"policy.linkerd.io", "Foo"}, {"", ""}, {"", "Service"}} {
-		if v := Review(c[0], c[1], []byte("{}")); v.Denied != "unsupported resource type" || v.Warnings != nil {
+		if v := Review(c[0], c[1], []byte("{}"), nil); v.Denied != "unsupported resource type" || v.Warnings != nil {
 			t.Errorf("%s of %q: %+v", c[1], c[0], v)
 		}
 	}
 	// Of any version, and without regard to case.
-	if v := Review("Policy.Linkerd.io", "server", []byte(`{"spec":{"podSelector":{},"port":80}}`)); v.Denied != "" {
+	if v := Review("Policy.Linkerd.io", "server", []byte(`{"spec":{"podSelector":{},"port":80}}`), nil); v.Denied != "" {
 		t.Errorf("%+v", v)
 	}
 
@@ -243,24 +244,66 @@ func TestReviewBounds(t *testing.T) {
 	}
 
 	for _, object := range []string{"", "null", "[]", "{", `{"metadata":1}`, `{"metadata":{"annotations":{"a":1}}}`} {
-		if v := Review("policy.linkerd.io", "HTTPRoute", []byte(object)); v.Denied == "" {
+		if v := Review("policy.linkerd.io", "HTTPRoute", []byte(object), nil); v.Denied == "" {
 			t.Errorf("%s is allowed", object)
 		}
-		if v := Review("gateway.networking.k8s.io", "HTTPRoute", []byte(object)); v.Denied != "" || len(v.Warnings) == 0 {
+		if v := Review("gateway.networking.k8s.io", "HTTPRoute", []byte(object), nil); v.Denied != "" || len(v.Warnings) == 0 {
 			t.Errorf("%s: %+v", object, v)
 		}
 	}
 	large := []byte(`{"spec":{"podSelector":{},"port":80,"x":"` + strings.Repeat("a", maxBytes) + `"}}`)
-	if v := Review("policy.linkerd.io", "Server", large); !strings.Contains(v.Denied, "bytes, more than") {
+	if v := Review("policy.linkerd.io", "Server", large, nil); !strings.Contains(v.Denied, "bytes, more than") {
 		t.Errorf("%+v", v)
 	}
 	many := []byte(`{"spec":{"rules":[` + strings.Repeat("{},", maxObjects) + `{}]}}`)
-	if v := Review("gateway.networking.k8s.io", "HTTPRoute", many); !strings.Contains(v.Denied, "JSON objects") {
+	if v := Review("gateway.networking.k8s.io", "HTTPRoute", many, nil); !strings.Contains(v.Denied, "JSON objects") {
 		t.Errorf("%+v", v)
 	}
 	long := strings.Repeat("ä", 1000)
 	if v := reviewed(t, rules.KindServer, "", "{podSelector: {}, port: 80, proxyProtocol: "+long+"}"); len(v.Denied) > maxWarning {
 		t.Errorf("%d bytes", len(v.Denied))
+	}
+}
+
+// What is referred to and is known not to exist is a warning. What is not known to exist is none.
+func TestReferents(t *testing.T) {
+	const (
+		policy = "{" + onServer + ", requiredAuthenticationRefs: " +
+			"[{kind: ServiceAccount, name: sa}, {group: policy.linkerd.io, kind: NetworkAuthentication, namespace: n2, name: nets}]}"
+		limit = "{" + onServer + ", total: {requestsPerSecond: 1}}"
+	)
+	var asked []rules.Reference
+	object := func(spec string) []byte {
+		raw, err := yaml.YAMLToJSON([]byte("metadata: {namespace: shop}\nspec: " + spec))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return raw
+	}
+	missing := func(of rules.Reference) (exists, known bool) {
+		asked = append(asked, of)
+		return of.Kind == rules.KindServer, of.Kind != rules.KindServiceAccount
+	}
+
+	v := Review("policy.linkerd.io", "AuthorizationPolicy", object(policy), missing)
+	if v.Denied != "" || !slices.Equal(v.Warnings, []string{"reference: NetworkAuthentication nets does not exist at present"}) {
+		t.Errorf("%+v", v)
+	}
+	Review("policy.linkerd.io", "HTTPLocalRateLimitPolicy", object(limit), missing)
+	server := rules.Reference{Kind: rules.KindServer, Namespace: "shop", Name: "v"}
+	want := []rules.Reference{
+		server,
+		{Kind: rules.KindServiceAccount, Namespace: "shop", Name: "sa"},
+		{Kind: rules.KindNetworkAuthentication, Namespace: "n2", Name: "nets"},
+		server,
+	}
+	if !slices.Equal(asked, want) {
+		t.Errorf("asked for %v, want %v", asked, want)
+	}
+
+	unknown := func(rules.Reference) (exists, known bool) { return false, false }
+	if v := Review("policy.linkerd.io", "AuthorizationPolicy", object(policy), unknown); v.Denied != "" || v.Warnings != nil {
+		t.Errorf("%+v", v)
 	}
 }
 
@@ -280,7 +323,7 @@ func FuzzReview(f *testing.F) {
 		}
 		kind := rules.Kind(n)
 		raw := fmt.Appendf(nil, `{"metadata":{"name":"x","namespace":"shop"},"spec":%s}`, spec)
-		v := Review(kind.Group(), kind.String(), raw)
+		v := Review(kind.Group(), kind.String(), raw, nil)
 
 		if v.Denied != "" && len(v.Warnings) > 0 || len(v.Denied) > maxWarning || len(v.Warnings) > maxWarnings {
 			t.Errorf("%s: %+v", spec, v)

@@ -109,6 +109,8 @@ func (r *reader) rateLimit() (*rules.RateLimit, error) {
 		return nil, err
 	case target.Kind == rules.KindServer:
 		to.Server = target.Name
+		target.Namespace = r.object.Namespace
+		r.referents = []rules.Reference{target}
 	default:
 		r.deny(r.leaveOut(rules.PartReference, "targetRef is of the kind %s, and no Server", spec.TargetRef.kindText()))
 	}

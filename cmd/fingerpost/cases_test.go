@@ -10,6 +10,10 @@ import (
 func TestCases(t *testing.T) {
 	t.Run("T05", testFlagsThatMakeNoSense)
 	t.Run("T06", testTransportMode)
+	t.Run("PP10", testClusterNetworks)
+	t.Run("PP11", testChartFlags)
+	t.Run("PP12", testWithoutWebhook)
+	t.Run("PP14", testWithoutHostname)
 }
 
 // T05: what cannot be served refuses to start, and a replica without HOSTNAME has the name of its host. What

@@ -18,6 +18,7 @@ import (
 	"github.com/fingerpost/fingerpost/cmd/fingerpost/server"
 	"github.com/fingerpost/fingerpost/discovery/linkerd"
 	"github.com/fingerpost/fingerpost/federation"
+	"github.com/fingerpost/fingerpost/federation/rules"
 	"github.com/fingerpost/fingerpost/internal/logs"
 	"github.com/fingerpost/fingerpost/links"
 	"github.com/fingerpost/fingerpost/serving"
@@ -27,14 +28,28 @@ import (
 // it has them.
 type serveOptions struct {
 	app.Options
-	kubeconfig     string
+	access         access
+	webhookDir     string
 	budgetMiB      int
 	queueCapacity  int
 	traceCollector string
 
 	peerAuthentication bool
 
+	notes []note // for the log
+
 	commonOptions
+}
+
+// A note is a line for the log.
+type note struct {
+	message string
+	fields  []any
+}
+
+// note has a line logged once there is a log.
+func (o *serveOptions) note(message string, fields ...any) {
+	o.notes = append(o.notes, note{message, fields})
 }
 
 // commonOptions are flags of every server of this binary, and of every component of Linkerd.
@@ -56,8 +71,9 @@ func (o *serveOptions) addFlags(fs *flag.FlagSet) {
 	o.Discovery.ClusterDomain = ""
 	o.Serving = serving.DefaultConfig()
 
-	fs.StringVar(&o.Addr, "addr", ":8086", "address of the gRPC server")
-	fs.StringVar(&o.AdminAddr, "metrics-addr", ":9996", "address of the admin server: /metrics, /ping, /ready")
+	fs.StringVar(&o.Addr, "addr", ":8086",
+		"address of the gRPC server of Linkerd's Destination API; empty, with -policy-addr, for policy alone")
+	fs.StringVar(&o.AdminAddr, "metrics-addr", ":9996", "address of the admin server: /metrics, /ping, /live, /ready")
 	fs.StringVar(&o.DebugAddr, "debug-addr", "127.0.0.1:9998",
 		"address of the debug server, which shows the whole topology: a page for people at /, and JSON; "+
 			"empty for none")
@@ -71,6 +87,8 @@ func (o *serveOptions) addFlags(fs *flag.FlagSet) {
 	o.addClusterFlags(fs)
 	o.addWriterFlags(fs)
 	o.addMirrorFlags(fs)
+	o.addPolicyFlags(fs)
+	o.addWebhookFlags(fs)
 	o.addCommonFlags(fs)
 }
 
@@ -86,7 +104,7 @@ func (o *serveOptions) addTLSFlags(fs *flag.FlagSet) {
 // addClusterFlags adds what is about reading clusters.
 func (o *serveOptions) addClusterFlags(fs *flag.FlagSet) {
 	o.Thresholds = federation.Thresholds{Suspect: 10 * time.Second, Stale: 150 * time.Second}
-	fs.StringVar(&o.kubeconfig, "kubeconfig", "",
+	fs.StringVar(&o.access.kubeconfig, "kubeconfig", "",
 		"kubeconfig of this cluster; empty to use the service account of the Pod")
 	fs.StringVar(&o.ClusterName, "cluster-name", "local", "name of this cluster in other clusters")
 	fs.StringVar(&o.Discovery.TrustDomain, "identity-trust-domain", "",
@@ -207,6 +225,124 @@ func (o *serveOptions) addMirrorFlags(fs *flag.FlagSet) {
 		"probe gateways as their Links define it; needs a sidecar, because gateways require mTLS")
 }
 
+// addPolicyFlags adds what is about Linkerd's policy API.
+func (o *serveOptions) addPolicyFlags(fs *flag.FlagSet) {
+	policy, rule := &o.Policy, &o.Policy.Rules
+	rule.ClusterNetworks, rule.DefaultPolicy = defaultClusterNetworks(), rules.AllUnauthenticated
+
+	fs.StringVar(&policy.Addr, "policy-addr", "",
+		"address of the gRPC server of Linkerd's policy API, for inbound and outbound traffic; empty: nothing of "+
+			"policy is read, served or written")
+	fs.BoolVar(&policy.Status, "policy-status", true,
+		"write the status of routes, rate limits and EgressNetworks, while this replica holds the Lease for it, which "+
+			"Linkerd's policy controller has too")
+
+	fs.Var((*networksValue)(&rule.ClusterNetworks), "cluster-networks",
+		"networks and addresses that are inside of the cluster, separated by commas: an EgressNetwork is for "+
+			"others alone, and ServerAuthorizations without networks, and default policies of that name, are for these")
+	fs.Var((*policyValue)(&rule.DefaultPolicy), "default-inbound-policy",
+		"who may reach ports of Pods that no Server selects, and that have no annotation: "+policyNames())
+	fs.Var((*networksValue)(&rule.ProbeNetworks), "probe-networks",
+		"networks and addresses from which kubelets probe, separated by commas: probes of Pods are let in from there, "+
+			"whatever else is; empty: nothing is let in as a probe")
+
+	fs.StringVar(&rule.EgressNamespace, "global-egress-network-namespace", "linkerd-egress",
+		"namespace whose EgressNetworks are for clients of namespaces that have none")
+	fs.BoolVar(&rule.GRPCAppProtocol, "policy-app-protocol-grpc", true,
+		"take the appProtocol grpc of a Service's port for HTTP/2; otherwise it is opaque, as to Linkerd")
+	fs.BoolVar(&rule.AllowRequestHeaders, "allow-l5d-request-headers", false,
+		"let clients set timeouts and retries of a request by its l5d-* headers, where a route is in force")
+}
+
+// addWebhookFlags adds what is about admission webhooks.
+func (o *serveOptions) addWebhookFlags(fs *flag.FlagSet) {
+	o.Webhooks.Profiles, o.Webhooks.Policy, o.Webhooks.Flag = true, true, "-webhook-tls-dir"
+
+	fs.Func("webhook-addr",
+		"addresses of admission webhooks, with TLS 1.3, separated by commas: each reviews ServiceProfiles, objects of "+
+			"policy and routes; empty for none", func(list string) error {
+			o.Webhooks.Addrs = nil
+
+			for addr := range strings.SplitSeq(list, ",") {
+				if addr = strings.TrimSpace(addr); addr == "" {
+					continue
+				}
+				if _, _, err := net.SplitHostPort(addr); err != nil {
+					return fmt.Errorf("%q is no address such as :8443", addr)
+				}
+				o.Webhooks.Addrs = append(o.Webhooks.Addrs, addr)
+			}
+			return nil
+		})
+	fs.StringVar(&o.webhookDir, "webhook-tls-dir", "/var/run/linkerd/tls",
+		"directory of the certificate of -webhook-addr, tls.crt, and its key, tls.key; read again when they change")
+}
+
+// A networksValue is a list of networks as a flag.
+type networksValue []rules.Network
+
+// Set reads networks and addresses, separated by commas. A bad one is an error, which quotes it: without it more or
+// less would count than is meant.
+func (v *networksValue) Set(list string) error {
+	var networks []rules.Network
+
+	for item := range strings.SplitSeq(list, ",") {
+		if item = strings.TrimSpace(item); item == "" {
+			continue
+		}
+		network, err := rules.ParseNetwork(item, nil)
+		if err != nil {
+			return err
+		}
+		networks = append(networks, network)
+	}
+	*v = networks
+	return nil
+}
+
+// String returns the list.
+func (v *networksValue) String() string {
+	var items []string
+	for _, network := range *v {
+		items = append(items, network.Block().String())
+	}
+	return strings.Join(items, ",")
+}
+
+// defaultClusterNetworks are the private networks of IPv4, and that of carriers: the default of Linkerd's policy
+// controller.
+func defaultClusterNetworks() []rules.Network {
+	var v networksValue
+	if err := v.Set("10.0.0.0/8,100.64.0.0/10,172.16.0.0/12,192.168.0.0/16"); err != nil {
+		panic(err) // they are constant
+	}
+	return v
+}
+
+// A policyValue is the name of a default policy as a flag.
+type policyValue rules.DefaultPolicy
+
+// Set reads a name.
+func (v *policyValue) Set(name string) error {
+	policy, known := rules.ParseDefaultPolicy(name)
+	if !known {
+		return fmt.Errorf("%q is none of %s", name, policyNames())
+	}
+	*v = policyValue(policy)
+	return nil
+}
+
+// String returns the name.
+func (v *policyValue) String() string { return rules.DefaultPolicy(*v).String() }
+
+func policyNames() string {
+	var names []string
+	for policy := rules.AllUnauthenticated; policy <= rules.Audit; policy++ {
+		names = append(names, policy.String())
+	}
+	return strings.Join(names, ", ") + " and " + rules.Deny.String()
+}
+
 func parseNamespaces(list string) (names []string, err error) {
 	for name := range strings.SplitSeq(list, ",") {
 		if name = strings.TrimSpace(name); name == "" {
@@ -250,8 +386,15 @@ func (o *serveOptions) validate() error {
 	case len(validation.IsDNS1123Label(o.ClusterName)) > 0:
 		return fmt.Errorf("-cluster-name must be a DNS label, small letters, digits and dashes, and not %q",
 			o.ClusterName)
-	case o.Addr == "":
-		return errors.New("-addr must not be empty: it is where clients reach the gRPC server, such as :8086")
+	case o.Addr == "" && o.Policy.Addr == "":
+		return errors.New("-addr must not be empty without -policy-addr: it is where clients reach the gRPC server, " +
+			"such as :8086")
+	case o.Policy.Addr != "" && len(o.Policy.Rules.ClusterNetworks) == 0:
+		return errors.New("-cluster-networks must not be empty: without what is inside of the cluster its own " +
+			"addresses would count as egress")
+	case o.Policy.Addr != "" && len(validation.IsDNS1123Label(o.Policy.Rules.EgressNamespace)) > 0:
+		return fmt.Errorf("-global-egress-network-namespace must be a namespace, and not %q",
+			o.Policy.Rules.EgressNamespace)
 	case o.ProbeInterval <= 0:
 		return errors.New("-probe-interval must be greater than 0")
 	case o.Mirror.MaxServices < 0:
@@ -270,6 +413,9 @@ func (o *serveOptions) validate() error {
 	}
 
 	o.Budget.Bytes = int64(o.budgetMiB) << 20
+	if o.webhookDir != "" {
+		o.Webhooks.TLS = webhookFiles(o.webhookDir)
+	}
 	if o.Peers.Addr != "" {
 		host, _, err := net.SplitHostPort(o.Peers.Addr)
 		if err != nil {
@@ -311,6 +457,10 @@ func (o *serveOptions) validate() error {
 
 // logWarnings logs what is accepted, but may not be intended.
 func (o *serveOptions) logWarnings(log logr.Logger, given map[string]bool) {
+	for _, n := range o.notes {
+		log.Info(n.message, n.fields...)
+	}
+
 	if !given["cluster-domain"] {
 		log.Info("-cluster-domain is not set", "using", o.Discovery.ClusterDomain)
 	}
@@ -334,7 +484,7 @@ func (o *serveOptions) logWarnings(log logr.Logger, given map[string]bool) {
 
 // doubleDashes adds a dash to the flags of servers that have one, as Linkerd's components accept both.
 func doubleDashes(args []string) []string {
-	if len(args) == 0 || !slices.Contains([]string{"serve", "destination", "sp-validator"}, args[0]) {
+	if len(args) == 0 || !slices.Contains([]string{"serve", "destination", "policy", "sp-validator"}, args[0]) {
 		return args
 	}
 

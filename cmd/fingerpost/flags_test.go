@@ -160,7 +160,7 @@ func TestFlagsThatAreRefused(t *testing.T) {
 
 // What has no subcommands rejects an argument as such, and not as a command.
 func TestUnexpectedArguments(t *testing.T) {
-	for _, name := range []string{"serve", "sp-validator", "check"} {
+	for _, name := range []string{"serve", "policy", "sp-validator", "check"} {
 		root := command([]string{name, "x"})
 		cli.Prepare(root, "fingerpost")
 		err := root.Execute()

@@ -1,6 +1,6 @@
 // Command fingerpost streams the live endpoints of Services in all linked Kubernetes clusters to
-// linkerd2-proxies, and writes them as EndpointSlices. It is the server, the webhook of ServiceProfiles and
-// the command line in one binary.
+// linkerd2-proxies, and writes them as EndpointSlices. It is the server, the webhooks and the command line in one
+// binary.
 package main
 
 import (
@@ -44,7 +44,7 @@ func command(args []string) *cobra.Command {
 		SilenceErrors: true,
 		SilenceUsage:  true,
 	}
-	root.AddCommand(serveCommand(), validatorCommand(), check.Command(binaryVersion()))
+	root.AddCommand(serveCommand(), policyCommand(), validatorCommand(), check.Command(binaryVersion()))
 	root.AddCommand(cli.Commands(binaryVersion())...)
 	root.SetArgs(doubleDashes(args))
 	return root

@@ -27,7 +27,8 @@ func serveCommand() *cobra.Command {
 		Use:     "serve",
 		Aliases: []string{"destination"},
 		Short:   "Serve Linkerd's Destination API for this cluster and all linked clusters",
-		Long: `Serve Linkerd's Destination API for this cluster and all linked clusters.
+		Long: `Serve Linkerd's Destination API for this cluster and all linked clusters; with -policy-addr its policy
+API as well, and with -webhook-addr its admission webhooks.
 
 Flags may have one dash or two, and are those of Linkerd's destination container, which this
 replaces; of a flag that is given twice the last value counts. Links (multicluster.linkerd.io)
@@ -58,7 +59,7 @@ func serve(ctx context.Context, options serveOptions, given map[string]bool) err
 	}
 	log.Info("Fingerpost starts", "version", binaryVersion(), "cluster", options.ClusterName)
 	options.logWarnings(log, given)
-	if options.Config, options.InCluster, err = localConfig(options.kubeconfig); err != nil {
+	if options.Config, options.InCluster, err = options.access.config(); err != nil {
 		return err
 	}
 
@@ -79,17 +80,29 @@ func (o *serveOptions) setReadOnly(log logr.Logger, given bool) {
 		o.ReadOnly = !o.InCluster
 	}
 	if o.ReadOnly {
-		log.Info("Discovery only: nothing is written into any cluster; -read-only=false has slices, mirrors and the " +
-			"status of Links written, as in a Pod")
+		log.Info("Nothing is written into any cluster; -read-only=false has slices, mirrors and statuses " +
+			"written, as in a Pod")
 	}
 }
 
-// localConfig returns the access to the local cluster, and whether this process runs in a Pod of it. It does
-// not limit the rate of requests: client-go's default of 5 a second makes Events wait for minutes, each in a
-// goroutine, and API servers have limits of their own.
-func localConfig(kubeconfig string) (config *rest.Config, inCluster bool, err error) {
-	if kubeconfig != "" {
-		config, err = clientcmd.BuildConfigFromFlags("", kubeconfig)
+// access is how the local cluster is reached. All of it may be empty.
+type access struct {
+	kubeconfig             string
+	context, cluster, user string   // of the kubeconfig
+	as                     string   // who is impersonated
+	asGroups               []string // of as
+}
+
+// config returns the access to the local cluster, and whether this process runs in a Pod of it. It does not limit the
+// rate of requests: client-go's default of 5 a second makes Events wait for minutes, each in a goroutine, and API
+// servers have limits of their own.
+func (a *access) config() (config *rest.Config, inCluster bool, err error) {
+	if a.kubeconfig+a.context+a.cluster+a.user != "" {
+		files := clientcmd.NewDefaultClientConfigLoadingRules()
+		files.ExplicitPath = a.kubeconfig
+		overrides := &clientcmd.ConfigOverrides{CurrentContext: a.context}
+		overrides.Context.Cluster, overrides.Context.AuthInfo = a.cluster, a.user
+		config, err = clientcmd.NewNonInteractiveDeferredLoadingClientConfig(files, overrides).ClientConfig()
 		if err != nil {
 			return nil, false, fmt.Errorf("-kubeconfig: %w", err)
 		}
@@ -102,6 +115,10 @@ func localConfig(kubeconfig string) (config *rest.Config, inCluster bool, err er
 		inCluster = true
 	}
 
+	if a.as == "" && len(a.asGroups) > 0 {
+		return nil, false, errors.New("-as-group needs -as: groups are impersonated with a user")
+	}
+	config.Impersonate.UserName, config.Impersonate.Groups = a.as, a.asGroups
 	config.QPS = -1
 	return config, inCluster, nil
 }

@@ -78,13 +78,18 @@ func serveWebhook(ctx context.Context, options validatorOptions) error {
 
 	log.Info("Fingerpost starts to validate ServiceProfiles", "version", binaryVersion())
 	process, err := app.NewValidator(log, app.ValidatorOptions{
-		Version: binaryVersion(), Addr: options.addr, AdminAddr: options.metricsAddr, Pprof: options.enablePprof,
-		TLS: server.TLSFiles{
-			Certificate: filepath.Join(options.tlsDir, "tls.crt"), Key: filepath.Join(options.tlsDir, "tls.key"),
+		Version: binaryVersion(), AdminAddr: options.metricsAddr, Pprof: options.enablePprof,
+		Webhooks: app.WebhookOptions{
+			Addrs: []string{options.addr}, TLS: webhookFiles(options.tlsDir), Flag: "-tls-dir", Profiles: true,
 		},
 	})
 	if err != nil {
-		return fmt.Errorf("-tls-dir: %w", err)
+		return err
 	}
 	return process.Run(ctx)
+}
+
+// webhookFiles are the certificate and the key in a directory, as a Secret of TLS is mounted.
+func webhookFiles(dir string) server.TLSFiles {
+	return server.TLSFiles{Certificate: filepath.Join(dir, "tls.crt"), Key: filepath.Join(dir, "tls.key")}
 }

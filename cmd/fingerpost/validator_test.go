@@ -51,7 +51,7 @@ func start(t *testing.T, args ...string) *process {
 	return p
 }
 
-// logged waits for a line with this message and these fields, and returns it.
+// logged waits for a line with this message, or any that has one if it is empty, and these fields, and returns it.
 func (p *process) logged(msg string, fields ...string) map[string]any {
 	p.t.Helper()
 	var read []string
@@ -59,7 +59,7 @@ func (p *process) logged(msg string, fields ...string) map[string]any {
 	for p.lines.Scan() {
 		read = append(read, p.lines.Text())
 		var line map[string]any
-		if json.Unmarshal(p.lines.Bytes(), &line) != nil || line["msg"] != msg {
+		if json.Unmarshal(p.lines.Bytes(), &line) != nil || msg != "" && line["msg"] != msg {
 			continue
 		}
 

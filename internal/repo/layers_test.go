@@ -12,11 +12,12 @@ import (
 const imports = `
 cmd/fingerpost -> cmd/fingerpost/app cmd/fingerpost/check cmd/fingerpost/cli
 cmd/fingerpost -> cmd/fingerpost/server
-cmd/fingerpost -> cluster/api discovery/linkerd federation internal/logs links serving
+cmd/fingerpost -> cluster/api discovery/linkerd federation federation/rules internal/logs links serving
 cmd/fingerpost/app -> admission cmd/fingerpost/debug cmd/fingerpost/server cmd/fingerpost/webhook
 cmd/fingerpost/app -> cluster cluster/apply cluster/checkpoint cluster/endpointslice cluster/api cluster/lease
 cmd/fingerpost/app -> cluster/changes cluster/problem cluster/routestatus cluster/ruleset cluster/tokenreview
-cmd/fingerpost/app -> discovery/linkerd discovery/policyapi federation federation/rules federation/watch links links/mirror serving
+cmd/fingerpost/app -> discovery/linkerd discovery/policyapi federation federation/rules federation/watch
+cmd/fingerpost/app -> links links/mirror serving
 cmd/fingerpost/check -> cmd/fingerpost/cli cmd/fingerpost/debug internal/words
 cmd/fingerpost/check -> cluster cluster/api cluster/apply cluster/linkerd cluster/problem federation links
 cmd/fingerpost/cli -> cmd/fingerpost/debug internal/words
@@ -26,7 +27,7 @@ cmd/fingerpost/debug -> cmd/fingerpost/server internal/words
 cmd/fingerpost/debug -> cluster cluster/changes cluster/problem discovery discovery/linkerd discovery/policyapi
 cmd/fingerpost/debug -> federation federation/rules links serving
 cmd/fingerpost/server -> cluster/tokenreview federation/watch internal/logs serving
-cmd/fingerpost/webhook -> admission cluster/linkerd/serviceprofile cluster/ruleobject
+cmd/fingerpost/webhook -> admission cluster/linkerd/serviceprofile cluster/ruleobject federation/rules
 cmd/fingerpost/cmdtest ->
 
 links/mirror -> links cluster cluster/apply cluster/apply/object cluster/lease cluster/linkerd cluster/api

@@ -1,12 +1,14 @@
 // Package app builds processes of Fingerpost from parts, and runs them: a replica, with the Store, the Registry of
-// clusters, what reads Links, the writers, discovery and the servers; and the webhook of ServiceProfiles. It does so
-// once for all who run one: commands, and scenarios and tests, which need no flags for it.
+// clusters, what reads Links, the writers, discovery and the servers; and webhooks alone. It does so once for all who
+// run one: commands, and scenarios and tests, which need no flags for it.
 package app
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/netip"
 	"time"
@@ -46,11 +48,14 @@ type Options struct {
 	InCluster bool         // this process runs in a Pod of the local cluster
 	Dial      api.DialFunc // connects to API servers; nil for TCP
 
-	Addr, AdminAddr, DebugAddr string            // of the servers; an empty AdminAddr or DebugAddr is for none
-	Listen                     server.ListenFunc // opens the listeners of the servers; nil for TCP
-	TLS                        server.TLSFiles   // of the gRPC server
-	Pprof                      bool              // on the admin server
-	QueueMetrics               bool              // export workqueue_*
+	// Of the servers. An empty AdminAddr or DebugAddr is for none. Without Addr nothing of discovery is served, and
+	// neither slices, mirrors nor the status of Links are written: it is for policy alone.
+	Addr, AdminAddr, DebugAddr string
+
+	Listen       server.ListenFunc // opens the listeners of the servers; nil for TCP
+	TLS          server.TLSFiles   // of the gRPC server
+	Pprof        bool              // on the admin server
+	QueueMetrics bool              // export workqueue_*
 
 	ClusterName   string // of the local cluster
 	LinkNamespace string // empty for all
@@ -71,11 +76,13 @@ type Options struct {
 	Serving       serving.Config
 	Discovery     linkerd.Config
 	Policy        PolicyOptions
+	Webhooks      WebhookOptions
 }
 
 // PolicyOptions are about how Services may be reached.
 type PolicyOptions struct {
 	Addr   string // of the gRPC server; empty: nothing of policy is read, served or written
+	Flag   string // that has Addr, for errors; empty for -policy-addr
 	Rules  rules.Options
 	Status bool // write the status of routes, rate limits and EgressNetworks
 }
@@ -106,6 +113,7 @@ type App struct {
 	Exported prometheus.Gatherer // Metrics and those of queues, with the label installation
 
 	ready        clusterReadiness
+	hooks        *server.Certificate // of webhooks; nil if there are none
 	events       *recorder
 	installation func() string // for people, and unique
 }
@@ -113,14 +121,19 @@ type App struct {
 // New builds a replica. ctx is the one that Run will get: writers ask it whether the replica stops.
 func New(ctx context.Context, log logr.Logger, options Options) (*App, error) {
 	options.complete()
+
 	checkpoints, restored := openCheckpoints(log, options)
 	app := &App{
 		Process: newProcess(log, options.Version, options.Listen, options.Serving.DrainWindow),
 		Store:   federation.NewStore(),
 		Changes: changes.NewRecent(),
 	}
+
 	certificate, err := openCertificate(log, options)
 	if err != nil {
+		return nil, err
+	}
+	if app.hooks, err = app.addWebhooks(options.Webhooks, nil); err != nil {
 		return nil, err
 	}
 
@@ -241,6 +254,9 @@ func (o *Options) complete() {
 	if !o.ReadSlices {
 		o.Writer.External, o.Writer.Federated = false, false
 	}
+	if o.Addr == "" {
+		o.Mirrors, o.Writer.External, o.Writer.Federated = false, false, false
+	}
 	o.Mirrors = o.Mirrors && !o.ReadOnly
 
 	if r := &o.Policy.Rules; o.Policy.Addr != "" {
@@ -298,7 +314,7 @@ func (a *App) addWriters(ctx context.Context, log logr.Logger, options Options, 
 	a.Registry.Engage(writer.Engage)
 
 	campaign.Add(apply.OwnLease, apply.Task{
-		Name: "status of Links", Wanted: isLocal,
+		Name: "status of Links", Wanted: func(s cluster.Spec) bool { return s.Local && options.Addr != "" },
 		Run: cutting(localConn, func(term context.Context, t *apply.Target) error {
 			return a.Links.WriteStatus(term, t.Permissions, t.Failures("statuses"))
 		}),
@@ -354,12 +370,18 @@ func (a *App) addServers(
 	}
 
 	a.Exported = server.Labelled(all, "installation", a.installation)
+
 	a.Pages = debug.Handler(debug.Sources{
 		Store: a.Store, Registry: a.Registry, Links: a.Links, Discovery: a.Discovery, Policy: a.Policy,
 		Changes: a.Changes,
 		Cluster: options.ClusterName, Namespace: options.Discovery.ControllerNamespace,
 		Installations: options.Installations, Replica: options.Replica, Version: options.Version,
-		ReadOnly: options.ReadOnly, Unreadable: certificate.Unreadable,
+		ReadOnly: options.ReadOnly,
+		Unreadable: func() map[string]string {
+			all := certificate.Unreadable()
+			maps.Copy(all, a.hooks.Unreadable())
+			return all
+		},
 	})
 	a.addGRPC(log, options, certificate)
 
@@ -391,7 +413,7 @@ func (a *App) addGRPC(log logr.Logger, options Options, certificate *server.Cert
 	}
 
 	if options.Policy.Addr != "" {
-		of.Name, of.Flag, of.Addr = "policy", "-policy-addr", options.Policy.Addr
+		of.Name, of.Flag, of.Addr = "policy", cmp.Or(options.Policy.Flag, "-policy-addr"), options.Policy.Addr
 		of.Register = a.Policy.Register
 		policy := server.NewGRPC(log, of)
 		listed := a.ready.rules(a.Levels, a.Rules)

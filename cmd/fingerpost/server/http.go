@@ -244,7 +244,11 @@ func AdminHandler(
 ) *http.ServeMux {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.InstrumentMetricHandler(metrics, metricsHandler(all)))
-	mux.HandleFunc("GET /ping", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "pong\n") })
+	probes := map[string]string{"/ping": "pong\n", "/live": "live\n"} // as Linkerd's components have them
+	for path, answer := range probes {
+		mux.HandleFunc("GET "+path, func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, answer) })
+	}
+
 	mux.HandleFunc("GET /ready", func(w http.ResponseWriter, _ *http.Request) {
 		is, missing := ready()
 		if !is {

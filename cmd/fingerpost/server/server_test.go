@@ -385,7 +385,7 @@ func TestMetricsOfOthers(t *testing.T) {
 // There is nothing else on the admin server.
 func TestAdmin(t *testing.T) {
 	ready := func() (bool, []string) { return true, nil }
-	for path, want := range map[string]int{"/": 404, "/live": 404, "/shutdown": 404, "/ready": 200} {
+	for path, want := range map[string]int{"/": 404, "/live": 200, "/shutdown": 404, "/ready": 200} {
 		if code, body := ask(ready, true, path); code != want {
 			t.Errorf("%s: %d %s, want %d", path, code, body, want)
 		}

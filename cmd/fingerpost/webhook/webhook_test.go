@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"runtime"
-	"slices"
 	"strings"
 	"testing"
 
@@ -36,7 +35,7 @@ func toJSON(tb testing.TB, name, spec string) []byte {
 
 // newServer returns a server of the review of ServiceProfiles.
 func newServer() *admission.Server {
-	return admission.NewServer(logr.Discard(), 1, map[string]admission.Review{"/": ServiceProfiles()})
+	return admission.NewServer(logr.Discard(), 1, map[string][]admission.Review{"/": {ServiceProfiles()}})
 }
 
 // post sends a body to a webhook.
@@ -51,8 +50,9 @@ func review(uid string, object []byte) []byte {
 		`"request":{"uid":%q,"operation":"CREATE","object":%s}}`, uid, object)
 }
 
-// TestCases are the contract cases of section S: what the webhook answers.
+// TestCases are the contract cases of sections S and PW: what the webhooks answer.
 func TestCases(t *testing.T) {
+	testPolicyCases(t)
 	const plain = "{routes: [{name: a, condition: {pathRegex: /a}}]}"
 	route := func(rest string) string { return "{routes: [{name: a, condition: {pathRegex: /a}, " + rest + "}]}" }
 	status := func(r string) string { return route("responseClasses: [{condition: {status: " + r + "}}]") }
@@ -186,7 +186,7 @@ func TestCases(t *testing.T) {
 
 func TestReviewsAreCounted(t *testing.T) {
 	profiles := ServiceProfiles()
-	hook := admission.NewServer(logr.Discard(), 1, map[string]admission.Review{"/": profiles})
+	hook := admission.NewServer(logr.Discard(), 1, map[string][]admission.Review{"/": {profiles}})
 	for _, body := range [][]byte{
 		review("1", toJSON(t, "web", "{}")), review("2", toJSON(t, "web", "{routes: [null]}")),
 		review("3", []byte("null")), []byte("?"), nil,
@@ -205,57 +205,6 @@ fingerpost_profile_reviews_total{verdict="failed"} 0
 fingerpost_profile_reviews_total{verdict="unreadable"} 1
 `)); err != nil {
 		t.Error(err)
-	}
-}
-
-// Objects of policy are reviewed over the server, in the version of the request.
-func TestPolicy(t *testing.T) {
-	policy := Policy()
-	hook := admission.NewServer(logr.Discard(), 1, map[string]admission.Review{"/": policy})
-	const (
-		gateway = "gateway.networking.k8s.io"
-		own     = "policy.linkerd.io"
-		mirror  = `{"spec":{"parentRefs":[{"name":"a"}],"rules":[{"filters":[{"type":"RequestMirror"}]}]}}`
-	)
-	for _, c := range []struct {
-		id, version, group, kind, object string
-		denied                           string // a part of the reason
-		warnings                         []string
-	}{
-		{"PW01, PW32", "v1", own, "Server", `{"spec":{"podSelector":{},"port":80}}`, "", nil},
-		{"PW01, PW32", "v1beta1", own, "Server", `{"spec":{"podSelector":{},"port":80}}`, "", nil},
-		{"PW11", "v1", own, "Server", `{"spec":{"podSelector":{},"port":0}}`, "port 0 is not between 1 and 65535", nil},
-		{"PW20", "v1beta1", own, "HTTPRoute", mirror, `"RequestMirror" is not supported`, nil},
-		{"PW21", "v1", gateway, "HTTPRoute", mirror, "", []string{`rule 1: filter: "RequestMirror" is not supported`}},
-		{"PW24", "v1", gateway, "GRPCRoute", `{"spec":1}`, "", []string{"spec: json: cannot unmarshal number into Go value"}},
-		{"PW31", "v1", "", "Pod", `{"spec":{}}`, "unsupported resource type", nil},
-		{"no object", "v1", own, "Server", `null`, "it is null", nil},
-	} {
-		t.Run(c.id, func(t *testing.T) {
-			to := post(hook, fmt.Appendf(nil, `{"apiVersion":"admission.k8s.io/%s","kind":"AdmissionReview","request":{"uid":"u1",`+
-				`"kind":{"group":%q,"version":"v9","kind":%q},"operation":"UPDATE","object":%s}}`, c.version, c.group, c.kind, c.object))
-			var answer admissionv1.AdmissionReview
-			if err := json.Unmarshal(to.Body.Bytes(), &answer); err != nil || to.Code != http.StatusOK {
-				t.Fatalf("%d %s: %v", to.Code, to.Body, err)
-			}
-
-			r := answer.Response
-			if answer.APIVersion != "admission.k8s.io/"+c.version || r.UID != "u1" || r.Allowed != (c.denied == "") {
-				t.Errorf("%s", to.Body)
-			}
-			if !r.Allowed && !strings.Contains(r.Result.Message, c.denied) {
-				t.Errorf("denied with %q, want %q", r.Result.Message, c.denied)
-			}
-			if !slices.EqualFunc(r.Warnings, c.warnings, strings.HasPrefix) {
-				t.Errorf("warnings %q, want %q", r.Warnings, c.warnings)
-			}
-		})
-	}
-
-	for verdict, want := range map[string]float64{"allowed": 4, "denied": 4, "failed": 0, "unreadable": 0} {
-		if got := testutil.ToFloat64(policy.Verdicts.WithLabelValues(verdict)); got != want {
-			t.Errorf("%g are %s, want %g", got, verdict, want)
-		}
 	}
 }
 
@@ -301,7 +250,7 @@ func TestPolicyMemory(t *testing.T) {
 		"overrides":   {"policy.linkerd.io", "HTTPLocalRateLimitPolicy", objects(`{"spec":{"targetRef":{},"overrides":[`)},
 	} {
 		t.Run(name, func(t *testing.T) {
-			hook := admission.NewServer(logr.Discard(), 1, map[string]admission.Review{"/": Policy()})
+			hook := admission.NewServer(logr.Discard(), 1, map[string][]admission.Review{"/": {Policy(nil)}})
 			body := fmt.Appendf(nil, `{"request":{"uid":"u1","kind":{"group":%q,"kind":%q},"object":%s}}`, c.group, c.kind, c.object)
 			checkMemory(t, hook, body)
 		})
