@@ -92,6 +92,16 @@ podMonitor: {enabled: true, labels: {release: prometheus}, interval: 30s}
 serviceMonitor: {enabled: true}
 prometheusRule: {enabled: true, labels: {release: prometheus}, alertLabels: {team: mesh}}
 spValidator: {enabled: true, tls: {certManager: {enabled: true, issuerRef: {name: mesh}}}}
+policy:
+  enabled: true
+  defaultInboundPolicy: audit
+  service: {annotations: {about: policy}}
+  webhook: {enabled: true, tls: {certManager: {enabled: true, issuerRef: {name: mesh}}}}
+`
+
+// policyDropIn has Linkerd's policy container replaced, too.
+const policyDropIn = `
+policy: {enabled: true, webhook: {enabled: true, tls: {caBundle: "-----BEGIN CERTIFICATE-----"}}}
 `
 
 // renders are what is kept in testdata, by the name of the file.
@@ -107,6 +117,13 @@ var renders = map[string]struct {
 	"drop-in": {
 		server,
 		release{name: "fingerpost", namespace: "linkerd", values: []string{server + "/values-drop-in.yaml"}},
+	},
+	"drop-in-policy": {
+		server,
+		release{
+			name: "fingerpost", namespace: "linkerd", set: policyDropIn,
+			values: []string{server + "/values-drop-in.yaml"},
+		},
 	},
 	"everything": {server, release{name: "east", namespace: "mesh", set: everything}},
 	"least": {
@@ -451,6 +468,10 @@ serviceAccount: {name: NAME}
 image: {tag: "1234"}
 tls: {secretName: NAME, clientCA: {configMapName: NAME}}
 spValidator: {enabled: true, tls: {secretName: NAME, certManager: {enabled: true, issuerRef: {name: NAME}}}}
+policy:
+  enabled: true
+  globalEgressNetworkNamespace: "1234"
+  webhook: {enabled: true, tls: {secretName: NAME, certManager: {enabled: true, issuerRef: {name: NAME}}}}
 networkPolicy: {enabled: true}
 serviceMonitor: {enabled: true}
 `, "NAME", strconv.Quote(name))
@@ -549,6 +570,33 @@ func TestRefusals(t *testing.T) {
 		},
 		"no limits": {server, "{resources: {limits: null}}", "at '/resources': missing property 'limits'"},
 		"no memory": {server, "{resources: {limits: {memory: 0}}}", "at '/resources/limits/memory'"},
+		"a webhook without policy": {
+			server, "{policy: {webhook: {enabled: true}}}",
+			"policy.webhook.enabled is for a server that serves policy: set policy.enabled as well",
+		},
+		"a webhook without an authority": {
+			server, "{policy: {enabled: true, webhook: {enabled: true}}}", "policy.webhook.tls.caBundle must hold",
+		},
+		"networks that are none": {
+			server, "{policy: {clusterNetworks: [10.0.0.0/8, 10.0.0.0/33]}}",
+			"policy.clusterNetworks: 10.0.0.0/33 is no network, such as 10.0.0.0/8",
+		},
+		"no cluster networks": {server, "{policy: {clusterNetworks: []}}", "at '/policy/clusterNetworks'"},
+		"a default policy that there is not": {
+			server, "{policy: {defaultInboundPolicy: allow}}", "at '/policy/defaultInboundPolicy'",
+		},
+		"one name for two Services": {
+			server, "{service: {name: a}, policy: {enabled: true, service: {name: a-headless}}}",
+			"policy.service.name is a-headless, the name that service.name with -headless gives another Service",
+		},
+		"one name for both Services of policy": {
+			server, "{policy: {enabled: true, service: {name: a}, webhook: {name: a}}}",
+			"policy.webhook.name is a, the name that policy.service.name gives another Service",
+		},
+		"one port for two servers": {
+			server, "{policy: {enabled: true}, ports: {policy: 8086}}",
+			"ports.policy is 8086, which is that of ports.grpc",
+		},
 		"switched off by itself": {
 			server, "{enabled: false}", "the Chart.yaml of its parent does, by a condition such as fingerpost.enabled",
 		},

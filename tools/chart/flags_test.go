@@ -137,7 +137,8 @@ func with(values any, path string, v any) map[string]any {
 func TestFlagsStart(t *testing.T) {
 	binary := buildServer(t)
 	base := map[string]any{
-		"tls": map[string]any{"secretName": "own", "clientCA": map[string]any{"configMapName": "roots"}},
+		"tls":    map[string]any{"secretName": "own", "clientCA": map[string]any{"configMapName": "roots"}},
+		"policy": map[string]any{"enabled": true},
 	}
 	asked := map[string]bool{}
 	taken := 0

@@ -164,6 +164,30 @@ metadata: {{- $metadata | nindent 2 }}
 {{- default (printf "%s-tls" (include "fingerpost.validator" .)) .Values.spValidator.tls.secretName -}}
 {{- end -}}
 
+{{/* The headless Service of the Policy API. */}}
+{{- define "fingerpost.policyService" -}}
+{{- default (printf "%s-policy" (include "fingerpost.fullname" .)) .Values.policy.service.name -}}
+{{- end -}}
+
+{{/* The Service of the webhook for objects of policy. */}}
+{{- define "fingerpost.policyWebhook" -}}
+{{- default (printf "%s-policy-validator" (include "fingerpost.fullname" .)) .Values.policy.webhook.name -}}
+{{- end -}}
+
+{{- define "fingerpost.policyWebhookSecret" -}}
+{{- default (printf "%s-policy-validator-tls" (include "fingerpost.fullname" .)) .Values.policy.webhook.tls.secretName -}}
+{{- end -}}
+
+{{/* What Services select Pods of the server by. */}}
+{{- define "fingerpost.serviceSelector" -}}
+{{- with .Values.service.selector }}{{ toYaml . }}{{ else }}{{ include "fingerpost.selector" (list . "destination") }}{{ end -}}
+{{- end -}}
+
+{{/* Annotations of what has a name of Linkerd's, and may outlive the release. */}}
+{{- define "fingerpost.keep" -}}
+{{- ternary (dict "helm.sh/resource-policy" "keep") (dict) .Values.service.keep | toYaml -}}
+{{- end -}}
+
 {{/* 90 percent of a quantity of memory, in bytes: the rest is for what Go's collector does not count. */}}
 {{- define "fingerpost.goMemLimit" -}}
 {{- $text := ternary . (int64 . | toString) (kindIs "string" .) -}}
@@ -262,6 +286,7 @@ topologySpreadConstraints: {{- toYaml . | nindent 0 }}
 {{- if and $v.resourceQuota.enabled (not $v.priorityClassName) }}
 {{- fail "resourceQuota.enabled is for Pods of priorityClassName, which is empty" }}
 {{- end }}
+{{- include "fingerpost.validatePolicy" . }}
 {{- include "fingerpost.validateFlags" . }}
 {{- $flags := .Files.Lines "files/flags.txt" }}
 {{- range $v.extraArgs }}
@@ -274,6 +299,31 @@ topologySpreadConstraints: {{- toYaml . | nindent 0 }}
 {{- if and $namespace (ne $namespace $.Release.Namespace) (not (lookup "v1" "Namespace" "" $namespace)) }}
 {{- fail (printf "there is no namespace %s: create it, or set %s to one that exists, such as %s" $namespace $value $.Release.Namespace) }}
 {{- end }}
+{{- end }}
+{{- end }}
+{{- end -}}
+
+{{/* What of policy does not fit together. */}}
+{{- define "fingerpost.validatePolicy" -}}
+{{- $policy := .Values.policy -}}
+{{- if and $policy.webhook.enabled (not $policy.enabled) }}
+{{- fail "policy.webhook.enabled is for a server that serves policy: set policy.enabled as well" }}
+{{- end }}
+{{- range $value := list "clusterNetworks" "probeNetworks" }}
+{{- range get $policy $value }}
+{{- if not (include "fingerpost.isCIDR" .) }}
+{{- fail (printf "policy.%s: %s is no network, such as 10.0.0.0/8" $value .) }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- if $policy.enabled }}
+{{- $service := include "fingerpost.service" . }}
+{{- $taken := dict $service "service.name" (printf "%s-headless" $service) "service.name with -headless" }}
+{{- range $value, $name := dict "policy.service.name" (include "fingerpost.policyService" .) "policy.webhook.name" (include "fingerpost.policyWebhook" .) }}
+{{- if hasKey $taken $name }}
+{{- fail (printf "%s is %s, the name that %s gives another Service: set one of them to another name" $value $name (get $taken $name)) }}
+{{- end }}
+{{- $_ := set $taken $name $value }}
 {{- end }}
 {{- end }}
 {{- end -}}
@@ -330,10 +380,11 @@ topologySpreadConstraints: {{- toYaml . | nindent 0 }}
 {{- end }}
 {{- end }}
 {{- $taken := dict "9998" "the debug server" }}
-{{- range $name := list "grpc" "admin" "peer" }}
+{{- $unused := dict "peer" (not (include "fingerpost.peers" .)) "policy" (not $v.policy.enabled) "webhook" (not $v.policy.webhook.enabled) -}}
+{{- range $name := list "grpc" "admin" "peer" "policy" "webhook" }}
 {{- $port := get $v.ports $name | toString }}
-{{- $used := or (ne $name "peer") (include "fingerpost.peers" $) }}
-{{- if and $used (hasKey $taken $port) }}
+{{- if get $unused $name }}{{ continue }}{{ end }}
+{{- if hasKey $taken $port }}
 {{- fail (printf "ports.%s is %s, which is that of %s" $name $port (get $taken $port)) }}
 {{- end }}
 {{- $_ := set $taken $port (printf "ports.%s" $name) }}
