@@ -103,6 +103,8 @@ func less(rules []rbacv1.PolicyRule, r right) (fewer []rbacv1.PolicyRule) {
 
 // Each right of the chart to read a kind that answers depend on is needed. Without it the replica is not ready, and
 // reports which kind is missing; it goes on without the others, and once it has the right it serves policy.
+//
+// Without a right to write a status none is written, and all else goes on.
 func TestRights(t *testing.T) {
 	t.Parallel()
 	rules := chartRules(t)
@@ -121,6 +123,7 @@ func TestRights(t *testing.T) {
 	paged.Store(true)
 	each(t, list, rules, withoutReading)
 	paged.Store(false)
+	each(t, writes, rules, withoutWriting)
 }
 
 // each tries rights, some at once.
@@ -197,6 +200,25 @@ func withoutReading(t *testing.T, rules []rbacv1.PolicyRule, r right) (err error
 		return err
 	}
 	return mesh.Eventually(ctx, replica.isReady)
+}
+
+// withoutWriting lets a replica run that lacks a right to write a status, until that is reported.
+func withoutWriting(t *testing.T, rules []rbacv1.PolicyRule, r right) (err error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	_, replica, err := startWithout(ctx, t, rules, r)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, replica.stop()) }()
+
+	return mesh.Eventually(ctx, func(ctx context.Context) error {
+		return errors.Join(
+			replica.isReady(ctx), replica.discovers(ctx),
+			replica.log.contains("permissions are missing", "grant "+r.verb+" on "+r.of.String()),
+		)
+	})
 }
 
 // discovers checks that Destination is served.
