@@ -69,11 +69,13 @@ type Options struct {
 // A Server is one running process.
 type Server struct {
 	Addr, Admin, Debug string // of its servers, on loopback
+	Policy             string // the same; empty without -policy-addr
 
-	spawner *spawn.Spawner
-	command *exec.Cmd
-	exited  chan struct{} // closed when it is gone; then err holds how it ended
-	err     error
+	hasPolicy bool
+	spawner   *spawn.Spawner
+	command   *exec.Cmd
+	exited    chan struct{} // closed when it is gone; then err holds how it ended
+	err       error
 
 	mu   sync.Mutex // guards all below
 	tail []string   // the last lines of the log
@@ -96,6 +98,7 @@ func Start(ctx context.Context, o Options) (*Server, error) {
 		"-addr=127.0.0.1:0", "-metrics-addr=127.0.0.1:0", "-debug-addr=127.0.0.1:0",
 		"-kubeconfig=" + kubeconfig, "-read-only=false", "-log-format=json",
 	}
+	s.hasPolicy = slices.ContainsFunc(o.Args, func(arg string) bool { return strings.HasPrefix(arg, "-policy-addr=") })
 	s.command = exec.Command(o.Binary, slices.Concat([]string{"serve"}, o.Args, own)...)
 	s.command.Env = append(append(s.command.Environ(), "HOSTNAME=fingerpost-0"), o.Env...)
 	output, err := s.command.StderrPipe()
@@ -123,7 +126,7 @@ func Start(ctx context.Context, o Options) (*Server, error) {
 			s.Stop())
 	}
 	s.mu.Lock()
-	s.Addr, s.Admin, s.Debug = s.addr["grpc"], s.addr["admin"], s.addr["debug"]
+	s.Addr, s.Admin, s.Debug, s.Policy = s.addr["grpc"], s.addr["admin"], s.addr["debug"], s.addr["policy"]
 	s.mu.Unlock()
 	return s, nil
 }
@@ -137,17 +140,21 @@ func (s *Server) read(log io.Reader, to io.Writer) {
 		if to != nil {
 			_, _ = to.Write(append(bytes.Clone(lines.Bytes()), '\n'))
 		}
-		var line struct{ Msg, Addr, Server string }
+		var line struct{ Msg, Addr, Server, Serves string }
 		known := json.Unmarshal(lines.Bytes(), &line) == nil
 		s.mu.Lock()
 		s.tail = append(s.tail[max(0, len(s.tail)-100):], lines.Text())
 		switch {
+		case known && line.Msg == "gRPC server listens" && line.Serves == "policy":
+			s.addr["policy"] = line.Addr
 		case known && line.Msg == "gRPC server listens":
 			s.addr["grpc"] = line.Addr
 		case known && line.Msg == "HTTP server listens":
 			s.addr[line.Server] = line.Addr
 		}
-		if !listens && s.addr["grpc"] != "" && s.addr["admin"] != "" && s.addr["debug"] != "" { // others may come first
+		all := s.addr["grpc"] != "" && s.addr["admin"] != "" && s.addr["debug"] != "" &&
+			(s.addr["policy"] != "" || !s.hasPolicy)
+		if !listens && all { // others may come first
 			listens = true
 			close(s.got)
 		}

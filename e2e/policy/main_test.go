@@ -23,6 +23,7 @@ import (
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"github.com/fingerpost/fingerpost/e2e/controlplane"
+	"github.com/fingerpost/fingerpost/e2e/fingerpost"
 	"github.com/fingerpost/fingerpost/e2e/mesh"
 	"github.com/fingerpost/fingerpost/links"
 )
@@ -30,6 +31,9 @@ import (
 // shared is a cluster with all definitions of kinds, of which each test uses a namespace. A test that changes
 // definitions uses bare, which has those of Kubernetes alone at first.
 var shared, bare *site
+
+// binary is the server's, for the one test that has it as a process of its own.
+var binary string
 
 // A site is a cluster, and clients of its admin.
 type site struct {
@@ -44,12 +48,10 @@ func TestMain(m *testing.M) {
 	if err := flag.Set("test.parallel", "4"); err != nil { // they wait most of the time
 		panic(err)
 	}
-	code, err := run(context.Background(), m)
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		code = 1
-	}
-	os.Exit(code)
+	fingerpost.TestMain(context.Background(), fingerpost.Race, func(ctx context.Context, built string) (int, error) {
+		binary = built
+		return run(ctx, m)
+	})
 }
 
 func run(ctx context.Context, m *testing.M) (code int, err error) {

@@ -32,7 +32,7 @@ import (
 // A replica is a server with policy.
 type replica struct {
 	t                 *testing.T
-	admin             string           // host and port of the admin server
+	admin, webhook    string           // host and port of each
 	conn, destination *grpc.ClientConn // to the servers of policy and of discovery
 	log               *logged
 	ended             <-chan struct{}
@@ -104,7 +104,7 @@ func options(name string, config *rest.Config) app.Options {
 func start(t *testing.T, o app.Options) (*replica, error) {
 	t.Helper()
 	opened := map[string]net.Listener{}
-	for _, name := range []string{o.Addr, o.AdminAddr, o.Policy.Addr} {
+	for _, name := range append([]string{o.Addr, o.AdminAddr, o.Policy.Addr}, o.Webhooks.Addrs...) {
 		listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 		if err != nil {
 			return nil, err
@@ -115,6 +115,9 @@ func start(t *testing.T, o app.Options) (*replica, error) {
 
 	ended := make(chan struct{})
 	r := &replica{t: t, admin: opened[o.AdminAddr].Addr().String(), log: &logged{}, ended: ended}
+	for _, name := range o.Webhooks.Addrs {
+		r.webhook = opened[name].Addr().String()
+	}
 	log := funcr.NewJSON(r.log.write, funcr.Options{Verbosity: 1, LogTimestamp: true})
 	ctx, cancel := context.WithCancel(logr.NewContext(context.WithoutCancel(t.Context()), log))
 	a, err := app.New(ctx, log, o)
