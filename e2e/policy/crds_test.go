@@ -89,7 +89,9 @@ func TestDefinitionsComeAndGo(t *testing.T) {
 	} {
 		do(t, bare.Delete(t.Context(), "", "customresourcedefinitions.apiextensions.k8s.io/"+kind))
 	}
-	to.until(20*time.Second, "the default again", hasRoutes("default http"))
+	// An API server may leave a watch silent whose definition has changed shortly before. After 150 s of silence
+	// everything is listed anew.
+	to.until(40*time.Second, "the default again", hasRoutes("default http"))
 	if _, _, err := r.ask(t.Context(), "definitions", web); err != nil {
 		t.Errorf("a new call: %v", err)
 	}
