@@ -40,7 +40,7 @@ func TestDocs(t *testing.T) {
 		t.Fatal(err)
 	}
 	cases := map[string]bool{}
-	for _, match := range regexp.MustCompile(`(?m)^\| ([A-U]\d{2}[a-z]?) `).FindAllStringSubmatch(read(t,
+	for _, match := range regexp.MustCompile(`(?m)^\| ((?:[A-U]|P[A-Z])\d{2,3}[a-z]?) `).FindAllStringSubmatch(read(t,
 		root+"/docs/cases.md"), -1) {
 		cases[match[1]] = true
 	}
@@ -81,7 +81,7 @@ func TestDocs(t *testing.T) {
 	}
 	// In these, italics are for scenarios.
 	for _, page := range []string{root + "/docs/protocol.md", root + "/docs/drop-in.md"} {
-		check(page, "the case", `\b([A-U]\d{2}[a-z]?)\b`, func(name string) bool { return cases[name] })
+		check(page, "the case", `\b((?:[A-U]|P[A-Z])\d{2,3}[a-z]?)\b`, func(name string) bool { return cases[name] })
 		check(page, "the scenario", `\*([a-z0-9-]+)\*`, func(name string) bool { return scenarios[name] })
 	}
 	if named < 150 {

@@ -86,9 +86,9 @@ type section struct {
 type contractCase struct{ id, supersededBy string }
 
 var (
-	heading    = regexp.MustCompile(`^## ([A-Z])\. `)
-	row        = regexp.MustCompile(`^\| ([A-Z][0-9]+[a-z]?) +\| [=+] `)
-	superseded = regexp.MustCompile(`Superseded by ([A-Z][0-9]+[a-z]?)`)
+	heading    = regexp.MustCompile(`^## ([A-Z]{1,2})\. `)
+	row        = regexp.MustCompile(`^\| ([A-Z]{1,2}[0-9]+[a-z]?) +\| [=+] `)
+	superseded = regexp.MustCompile(`Superseded by ([A-Z]{1,2}[0-9]+[a-z]?)`)
 )
 
 func read(path string) (sections []section, err error) {
