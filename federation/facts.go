@@ -39,8 +39,8 @@ func addTable[K, V comparable](f *Facts, name string, options facts.Options[K, V
 	return t
 }
 
-// AddTable has one more Table know which clusters are linked, and be a part of what is published. It is called before
-// the first cluster is added.
+// AddTable has one more Table know which clusters are linked and, unless it is derived, be a part of what is published.
+// It is called before the first cluster is added.
 func (s *Store) AddTable(t facts.Any) { s.all = append(s.all, t) }
 
 // Facts returns the Tables of the Store that k writes Views of.

@@ -94,6 +94,14 @@ func TestPublishedFacts(t *testing.T) {
 		t.Error("that Table counts as written")
 	}
 
+	derived := facts.NewTable("derived", facts.Options[string, int]{Derived: true})
+	s.AddTable(derived)
+	derived.Link("local")
+	derived.NewWriter("local").Set("n", 1)
+	if _, same := s.Published("local", published); !same {
+		t.Error("what follows from other objects is a part of what is published")
+	}
+
 	s.Nodes.NewWriter("local").Set("m", Node{})
 	if now, same := s.Published("local", published); same || now.Facts["nodes"].Same(published.Facts["nodes"]) ||
 		!now.Facts["addresses"].Same(published.Facts["addresses"]) {

@@ -26,17 +26,19 @@ type PublishedHold struct {
 // Published returns what a cluster has published. It never holds up a writer for longer than a moment: Views
 // are shared, and facts are copied in parts. The copy of a fact that changes meanwhile is the old or the new
 // one. It returns before, and true, if nothing has changed since.
-func (s *Store) Published(c Cluster, before Published) (p Published, same bool) {
-	k := s.cluster(c)
+func (s *Store) Published(of Cluster, before Published) (p Published, same bool) {
+	k := s.cluster(of)
 	if k == nil {
 		return Published{}, false
 	}
 
 	p = Published{
-		Views: k.views.Load(), Holds: s.publishedHolds(c), Facts: make(map[string]facts.Copy, len(s.all)),
+		Views: k.views.Load(), Holds: s.publishedHolds(of), Facts: make(map[string]facts.Copy, len(s.all)),
 	}
 	for _, t := range s.all {
-		p.Facts[t.Name()] = t.Copy(c, before.Facts[t.Name()])
+		if !t.IsDerived() {
+			p.Facts[t.Name()] = t.Copy(of, before.Facts[t.Name()])
+		}
 	}
 
 	same = p.Views == before.Views && maps.Equal(p.Holds, before.Holds) &&

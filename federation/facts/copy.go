@@ -9,6 +9,7 @@ import (
 // Any is a Table whatever its facts are: what is done to all that there are.
 type Any interface {
 	Name() string
+	IsDerived() bool
 	Link(c Cluster)
 	Unlink(c Cluster) []watch.Superseded
 	Copy(c Cluster, before Copy) Copy

@@ -29,6 +29,9 @@ type Table[K, V comparable] struct {
 type Options[K, V comparable] struct {
 	// Equal reports whether two values mean the same, so that the old one stays; nil: those that are ==.
 	Equal func(a, b V) bool
+	// Derived is whether the facts follow from objects that are not among what is published: checkpoints do not have
+	// them.
+	Derived bool
 	// Arrange returns the Arranger of one cluster; nil for none.
 	Arrange func() Arranger[K, V]
 }
@@ -52,6 +55,9 @@ func NewTable[K, V comparable](name string, options Options[K, V]) *Table[K, V] 
 	t.parts.Store(new([]*Part[K, V]))
 	return t
 }
+
+// IsDerived reports whether checkpoints do not have the Table.
+func (t *Table[K, V]) IsDerived() bool { return t.options.Derived }
 
 // Name returns the name of the Table.
 func (t *Table[K, V]) Name() string { return t.name }

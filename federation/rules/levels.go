@@ -51,15 +51,19 @@ type NamespaceEgress struct{ All []*EgressNetwork }
 // NewLevels returns Levels of the clusters of a store. It is called before the first cluster is added.
 func NewLevels(store *federation.Store) *Levels {
 	levels := &Levels{
-		Workloads: facts.NewTable("workloads", facts.Options[WorkloadRef, *Workload]{}),
-		Servers:   facts.NewTable("server rules", facts.Options[string, *NamespaceServers]{}),
-		Targets:   facts.NewTable("targets", facts.Options[Reference, *Target]{}),
-		Egress:    facts.NewTable("egress", facts.Options[string, *NamespaceEgress]{}),
+		Workloads: facts.NewTable("workloads", facts.Options[WorkloadRef, *Workload]{Derived: true}),
+		Servers:   facts.NewTable("server rules", facts.Options[string, *NamespaceServers]{Derived: true}),
+		Targets:   facts.NewTable("targets", facts.Options[Reference, *Target]{Derived: true}),
+		Egress:    facts.NewTable("egress", facts.Options[string, *NamespaceEgress]{Derived: true}),
 
 		Findings: facts.NewTable("rule findings", facts.Options[Reference, *ObjectFindings]{
+			Derived: true,
+
 			Equal: func(a, b *ObjectFindings) bool { return reflect.DeepEqual(a, b) },
 		}),
 		Statuses: facts.NewTable("rule statuses", facts.Options[Reference, *WantedStatus]{
+			Derived: true,
+
 			Equal: func(a, b *WantedStatus) bool { return reflect.DeepEqual(a, b) },
 		}),
 	}
