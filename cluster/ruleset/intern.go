@@ -1,11 +1,8 @@
 package ruleset
 
 import (
-	"maps"
-	"reflect"
+	"crypto/sha256"
 	"runtime"
-	"slices"
-	"strings"
 	"sync"
 	"weak"
 
@@ -18,7 +15,7 @@ import (
 // An interner holds the Workloads that are in use. The zero interner has none.
 type interner struct {
 	mu   sync.Mutex
-	used map[string][]weak.Pointer[rules.Workload] // by namespace and labels
+	used map[[sha256.Size]byte]weak.Pointer[rules.Workload] // by the digest of their texts
 }
 
 // intern returns the Workload in use that equals one, which is the same if there is none. Of nil it is nil.
@@ -26,42 +23,27 @@ func (i *interner) intern(workload *rules.Workload) *rules.Workload {
 	if workload == nil {
 		return nil
 	}
-	text := textOf(workload)
+	digest := sha256.Sum256(workload.AppendText(nil))
 
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	for _, p := range i.used[text] {
-		if used := p.Value(); used != nil && reflect.DeepEqual(used, workload) {
-			return used
-		}
+	if used := i.used[digest].Value(); used != nil {
+		return used
 	}
 
 	if i.used == nil {
-		i.used = map[string][]weak.Pointer[rules.Workload]{}
+		i.used = map[[sha256.Size]byte]weak.Pointer[rules.Workload]{}
 	}
-	i.used[text] = append(i.used[text], weak.Make(workload))
-	runtime.AddCleanup(workload, i.forget, text)
+	i.used[digest] = weak.Make(workload)
+	runtime.AddCleanup(workload, i.forget, digest)
 	return workload
 }
 
-// forget drops the Workloads of a text that are in use no more.
-func (i *interner) forget(text string) {
+// forget drops a Workload that is in use no more, unless an equal one has come meanwhile.
+func (i *interner) forget(digest [sha256.Size]byte) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	i.used[text] = slices.DeleteFunc(i.used[text], func(p weak.Pointer[rules.Workload]) bool {
-		return p.Value() == nil
-	})
-	if len(i.used[text]) == 0 {
-		delete(i.used, text)
+	if i.used[digest].Value() == nil {
+		delete(i.used, digest)
 	}
-}
-
-// textOf returns what few Workloads have in common that are not equal.
-func textOf(w *rules.Workload) string {
-	var text strings.Builder
-	text.WriteString(w.Namespace)
-	for _, key := range slices.Sorted(maps.Keys(w.Labels)) {
-		text.WriteString("\x00" + key + "\x00" + w.Labels[key])
-	}
-	return text.String()
 }

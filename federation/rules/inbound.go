@@ -1,6 +1,8 @@
 package rules
 
 import (
+	"fmt"
+	"maps"
 	"slices"
 	"strings"
 )
@@ -22,6 +24,27 @@ type Workload struct {
 	Opaque          *PortList
 
 	Findings []Finding
+}
+
+// AppendText appends a text that equal Workloads have, and no others.
+func (w *Workload) AppendText(to []byte) []byte {
+	to = fmt.Appendf(to, "%t %q", w.External, w.Namespace)
+	for _, key := range slices.Sorted(maps.Keys(w.Labels)) {
+		to = fmt.Appendf(to, " %q=%q", key, w.Labels[key])
+	}
+	for _, port := range w.Ports {
+		to = fmt.Appendf(to, " %q:%d", port.Name, port.Number)
+	}
+	for _, probe := range w.Probes {
+		to = fmt.Appendf(to, " %d%q", probe.Port, probe.Path)
+	}
+
+	to = fmt.Appendf(to, " %t %d", w.HasDefault, w.Default)
+	to = w.Opaque.appendText(w.RequireIdentity.appendText(to))
+	for _, f := range w.Findings {
+		to = fmt.Appendf(to, " %t %d %q %q", f.Unconverted, f.Rule, f.Part, f.Reason)
+	}
+	return to
 }
 
 // A Probe is a request that a kubelet sends.

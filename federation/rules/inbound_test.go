@@ -1,11 +1,16 @@
 package rules
 
 import (
+	"bytes"
 	"math/rand/v2"
+	"reflect"
 	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+
+	"github.com/fingerpost/fingerpost/federation"
 )
 
 func pod() *Workload {
@@ -469,4 +474,39 @@ func TestTrustDomains(t *testing.T) {
 			t.Errorf("%s: rate limit (-want +got):\n%s", c.id, diff)
 		}
 	}
+}
+
+// Workloads have one text if and only if they are equal: they then share what follows from them.
+func TestTextOfWorkload(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		draw := func(label string) *Workload {
+			word := func(what string) string { return rapid.SampledFrom([]string{"", "a", `a" b`, "1"}).Draw(t, label+what) }
+			list := func(what string) *PortList {
+				return rapid.SampledFrom([]*PortList{
+					nil,
+					{},
+					{names: []string{"a"}},
+					ListOf(federation.PortsOf(federation.PortRange{First: 55296, Last: 55297})),
+					ListOf(federation.PortsOf(federation.PortRange{First: 1, Last: 2})), ListOf(federation.PortsOf()),
+				}).Draw(t, label+what)
+			}
+			number := rapid.SampledFrom([]uint16{1, 55296, 55297}).Draw(t, label+"number")
+			w := &Workload{
+				External: rapid.Bool().Draw(t, label+"external"), Namespace: word("namespace"),
+				Labels: map[string]string{word("key"): word("value")},
+				Ports:  []NamedPort{{word("port"), number}}, Probes: []Probe{{number, word("path")}},
+				HasDefault:      rapid.Bool().Draw(t, label+"default"),
+				RequireIdentity: list("identity"), Opaque: list("opaque"),
+			}
+			if rapid.Bool().Draw(t, label+"finding") {
+				w.Findings = []Finding{{Part: word("part"), Reason: word("reason")}}
+			}
+			return w
+		}
+		a := draw("a ")
+		b := rapid.SampledFrom([]*Workload{draw("b "), new(*a)}).Draw(t, "b")
+		if equal := reflect.DeepEqual(a, b); equal != bytes.Equal(a.AppendText(nil), b.AppendText(nil)) {
+			t.Fatalf("%+v and %+v are equal: %t; texts:\n%s\n%s", a, b, equal, a.AppendText(nil), b.AppendText(nil))
+		}
+	})
 }

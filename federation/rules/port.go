@@ -112,6 +112,18 @@ func isPortName(text string) bool {
 	return letters && len(text) <= maxPortName
 }
 
+// appendText appends a text that equal lists have, and no others.
+func (l *PortList) appendText(b []byte) []byte {
+	if l == nil {
+		return append(b, " -"...)
+	}
+	numbers, err := l.numbers.MarshalBinary()
+	if err != nil {
+		panic("BUG: ports have a binary form: " + err.Error())
+	}
+	return fmt.Appendf(b, " %q %q", numbers, l.names)
+}
+
 // Contains reports whether a port is in the list by its number, or by a name that it has among those declared. A nil
 // list contains nothing.
 func (l *PortList) Contains(port uint16, declared []NamedPort) bool {
