@@ -191,11 +191,11 @@ func someStatus(of rules.Kind) *rapid.Generator[string] {
 // What plan keeps true of any status, for the three shapes: see the package. That of others is compared byte by byte.
 func TestPlan(t *testing.T) {
 	for _, kind := range kinds {
-		t.Run(kindText(kind.of), func(t *testing.T) {
+		t.Run(kindText(kind.Kind), func(t *testing.T) {
 			rapid.Check(t, func(t *rapid.T) {
-				before, want := someStatus(kind.of).Draw(t, "status"), someWanted(kind.of).Draw(t, "wanted")
-				after, changed := write(t, kind.of, before, want, now)
-				if again, more := write(t, kind.of, after, want, now.Add(time.Hour)); more {
+				before, want := someStatus(kind.Kind).Draw(t, "status"), someWanted(kind.Kind).Draw(t, "wanted")
+				after, changed := write(t, kind.Kind, before, want, now)
+				if again, more := write(t, kind.Kind, after, want, now.Add(time.Hour)); more {
 					t.Fatalf("written again:\n%s\n%s\n%s", before, after, again)
 				}
 
@@ -214,7 +214,7 @@ func TestPlan(t *testing.T) {
 				if changed && shown.Same(got) {
 					t.Fatal("a patch without a change")
 				}
-				checkOwn(t, kind.of, shown, got, want, changed)
+				checkOwn(t, kind.Kind, shown, got, want, changed)
 			})
 		})
 	}

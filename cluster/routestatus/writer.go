@@ -4,43 +4,32 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/fingerpost/fingerpost/cluster"
 	"github.com/fingerpost/fingerpost/cluster/api"
 	"github.com/fingerpost/fingerpost/cluster/apply"
 	"github.com/fingerpost/fingerpost/cluster/apply/status"
 	"github.com/fingerpost/fingerpost/cluster/linkerd"
+	"github.com/fingerpost/fingerpost/cluster/ruleobject"
 	"github.com/fingerpost/fingerpost/federation"
 	"github.com/fingerpost/fingerpost/federation/facts"
 	"github.com/fingerpost/fingerpost/federation/rules"
 )
 
-// A kind is one whose status is written.
-type kind struct {
-	of       rules.Kind
-	resource schema.GroupResource
-	versions []string // those that package ruleset reads: then one watch serves both
-}
-
-var kinds = []kind{
-	{rules.KindPolicyHTTPRoute, linkerd.PolicyHTTPRoutes, linkerd.PolicyHTTPRouteVersions},
-	{rules.KindHTTPRoute, linkerd.HTTPRoutes, linkerd.HTTPRouteVersions},
-	{rules.KindGRPCRoute, linkerd.GRPCRoutes, linkerd.GRPCRouteVersions},
-	{rules.KindTLSRoute, linkerd.TLSRoutes, linkerd.TLSRouteVersions},
-	{rules.KindTCPRoute, linkerd.TCPRoutes, linkerd.TCPRouteVersions},
-	{rules.KindRateLimit, linkerd.RateLimits, linkerd.PolicyVersions},
-	{rules.KindEgressNetwork, linkerd.EgressNetworks, linkerd.PolicyVersions},
-}
+// kinds are those whose status is written. Package ruleset reads the same versions: then one watch serves both.
+var kinds = slices.DeleteFunc(slices.Clone(ruleobject.Kinds), func(k ruleobject.Kind) bool {
+	return !k.IsRoute() && k.Kind != rules.KindRateLimit && k.Kind != rules.KindEgressNetwork
+})
 
 // permissions are what all of it needs. They are granted together, as by Linkerd's own role.
 func permissions() (all []apply.Permission) {
 	for _, kind := range kinds {
-		of := kind.resource
+		of := kind.Resource
 		of.Resource += "/status"
 		all = append(all, apply.Permission{Resource: of, Verbs: []string{"patch"}})
 	}
@@ -121,14 +110,14 @@ func (w *Writer) newTerm(target *apply.Target) *term {
 
 	var inputs []apply.Input
 	for _, kind := range kinds {
-		name := kind.of.String()
-		read := api.Newest(kind.resource, kind.versions, name)
+		name := kind.String()
+		read := api.Newest(kind.Resource, kind.Versions, name)
 		informer := api.NewInformer(target.Conn, read, newRecord, func(k api.Key) {
-			term.writer.Enqueue(key{kind.of, k.Namespace, k.Name})
+			term.writer.Enqueue(key{kind.Kind, k.Namespace, k.Name})
 		})
 		informer.Optional()
-		term.informers[kind.of], inputs = informer, append(inputs, informer)
-		term.refs[kind.of] = status.Ref{Resource: kind.resource, Kind: name}
+		term.informers[kind.Kind], inputs = informer, append(inputs, informer)
+		term.refs[kind.Kind] = status.Ref{Resource: kind.Resource, Kind: name}
 	}
 
 	term.writer = status.NewWriter(target.Log, status.Config[key, content]{

@@ -77,7 +77,7 @@ func inSite(t *testing.T, test func(*site)) {
 		defer s.network.Close()
 		s.api = s.network.Server("local")
 		for _, k := range kinds {
-			s.api.Serve(k.resource.String(), k.versions[0])
+			s.api.Serve(k.Resource.String(), k.Versions[0])
 		}
 		s.api.ApplyYAML("{apiVersion: v1, kind: Namespace, metadata: {name: linkerd}}")
 		test(s)
@@ -177,9 +177,9 @@ func (s *site) publish() {
 func (s *site) apply(of rules.Reference, spec, status string) rules.Meta {
 	s.t.Helper()
 	for _, k := range kinds {
-		if k.of == of.Kind {
+		if k.Kind == of.Kind {
 			s.api.ApplyYAML(fmt.Sprintf("{apiVersion: %s/%s, kind: %s, metadata: {name: %s, namespace: %s}, "+
-				"spec: {text: %q}%s}", of.Kind.Group(), k.versions[0], of.Kind, of.Name, of.Namespace, spec, status))
+				"spec: {text: %q}%s}", of.Kind.Group(), k.Versions[0], of.Kind, of.Name, of.Namespace, spec, status))
 		}
 	}
 	return rules.Meta{Reference: of, Generation: s.get(of).GetGeneration()}
@@ -187,8 +187,8 @@ func (s *site) apply(of rules.Reference, spec, status string) rules.Meta {
 
 func (s *site) get(of rules.Reference) *unstructured.Unstructured {
 	for _, k := range kinds {
-		if k.of == of.Kind {
-			return s.api.Get(k.resource.String(), of.Namespace, of.Name)
+		if k.Kind == of.Kind {
+			return s.api.Get(k.Resource.String(), of.Namespace, of.Name)
 		}
 	}
 	return nil
@@ -262,7 +262,7 @@ func (s *site) expect(when string, of rules.Reference, want ...string) {
 
 func (s *site) patches() (n int) {
 	for _, k := range kinds {
-		n += s.api.Requests("patch", k.resource.String())
+		n += s.api.Requests("patch", k.Resource.String())
 	}
 	return n
 }
@@ -785,7 +785,7 @@ func TestLinkerdsRights(t *testing.T) {
 			s.api.Deny(verb, leases, true)
 		}
 		for _, k := range kinds {
-			s.api.Deny("update", k.resource.String(), true)
+			s.api.Deny("update", k.Resource.String(), true)
 		}
 		s.start("a")
 		s.pass(10 * time.Second)
@@ -822,7 +822,7 @@ func TestTermCostsNoWatch(t *testing.T) {
 			var wg sync.WaitGroup
 			defer wg.Wait()
 			for _, k := range kinds {
-				kind := api.Newest(k.resource, k.versions, k.of.String())
+				kind := api.Newest(k.Resource, k.Versions, k.String())
 				shared := api.NewInformer(conn, kind, newRecord, func(api.Key) {})
 				conn.Share(shared.Watcher)
 				wg.Go(func() { shared.Run(ctx) })
@@ -835,8 +835,8 @@ func TestTermCostsNoWatch(t *testing.T) {
 		s.route(one, []rules.Reference{server})
 		s.expect("over a shared watch", one, "Server web: Accepted True Accepted")
 		for _, k := range kinds {
-			if n := s.api.Watches()[k.resource.String()]; n != 1 {
-				t.Errorf("%d watches of %s", n, kindText(k.of))
+			if n := s.api.Watches()[k.Resource.String()]; n != 1 {
+				t.Errorf("%d watches of %s", n, kindText(k.Kind))
 			}
 		}
 	})

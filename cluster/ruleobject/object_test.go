@@ -67,7 +67,7 @@ func compare[V any](t *testing.T, c row[V], read func(*unstructured.Unstructured
 		case err != nil:
 			findings = []string{err.Error()}
 		case got != nil:
-			findings = lines(any(got).(object).Metadata().Findings)
+			findings = lines(any(got).(Object).Metadata().Findings)
 		}
 		if !contain(findings, c.findings) {
 			t.Errorf("%s: findings %q, want %q", c.spec, findings, c.findings)
@@ -526,33 +526,9 @@ func TestIdentities(t *testing.T) {
 	}
 }
 
-// An object is any value that objects are read as.
-type object interface{ Metadata() *rules.Meta }
-
-// readers are what objects are read with, by kind.
-var readers = map[rules.Kind]func(*unstructured.Unstructured) (object, error){
-	rules.KindServer:                reading(Server),
-	rules.KindServerAuthorization:   reading(ServerAuthorization),
-	rules.KindAuthorizationPolicy:   reading(AuthorizationPolicy),
-	rules.KindMeshTLSAuthentication: reading(MeshTLSAuthentication),
-	rules.KindNetworkAuthentication: reading(NetworkAuthentication),
-	rules.KindRateLimit:             reading(RateLimit),
-	rules.KindEgressNetwork:         reading(EgressNetwork),
-}
-
-func reading[V any](read func(*unstructured.Unstructured) (*V, error)) func(*unstructured.Unstructured) (object, error) {
-	return func(u *unstructured.Unstructured) (object, error) {
-		v, err := read(u)
-		if err != nil {
-			return nil, err
-		}
-		return any(v).(object), nil
-	}
-}
-
 // Whatever the spec is, an object is read as a value or not, with reasons in bounds, and always as the same.
 func FuzzObjects(f *testing.F) {
-	for kind := range readers {
+	for _, kind := range Kinds {
 		for _, spec := range []string{
 			"{}", "null", "[]", `{"podSelector":{"matchExpressions":[{"key":"a","operator":"In"}]},"port":"http"}`,
 			`{"server":{"name":"v"},"client":{"meshTLS":{"identities":["*"],"serviceAccounts":[{"name":"a"}]},"networks":[{"cidr":"10.0.0.0/8","except":["10.0.0.0/7"]}]}}`,
@@ -560,18 +536,18 @@ func FuzzObjects(f *testing.F) {
 			`{"identityRefs":[{"kind":"Namespace","name":"a"}]}`, `{"networks":[{"cidr":"::/0","except":["::1"]}],"trafficPolicy":"Deny"}`,
 			`{"targetRef":{"group":"policy.linkerd.io","kind":"Server","name":"v"},"total":{"requestsPerSecond":1},"overrides":[{"requestsPerSecond":2}]}`,
 		} {
-			f.Add(uint8(kind), []byte(spec))
+			f.Add(uint8(kind.Kind), []byte(spec))
 		}
 	}
 	f.Fuzz(func(t *testing.T, kind uint8, spec []byte) {
-		read := readers[rules.Kind(kind)]
+		of, is := KindOf(rules.Kind(kind))
 		raw := fmt.Appendf(nil, `{"metadata":{"name":"x","namespace":"shop"},"spec":%s}`, spec)
 		var u unstructured.Unstructured
-		if read == nil || kubejson.UnmarshalCaseSensitivePreserveInts(raw, &u.Object) != nil {
+		if !is || kubejson.UnmarshalCaseSensitivePreserveInts(raw, &u.Object) != nil {
 			return
 		}
 
-		v, err := read(&u)
+		v, err := of.Read(&u)
 		if err != nil {
 			if len(err.Error()) > rules.MaxReason {
 				t.Errorf("an error of %d bytes", len(err.Error()))
@@ -579,7 +555,7 @@ func FuzzObjects(f *testing.F) {
 			return
 		}
 		checkFindings(t, v.Metadata())
-		if again, _ := read(&u); !reflect.DeepEqual(v, again) {
+		if again, _ := of.Read(&u); !reflect.DeepEqual(v, again) {
 			t.Errorf("%s is read as\n%+v\nand as\n%+v", spec, v, again)
 		}
 	})

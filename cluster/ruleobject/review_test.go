@@ -338,14 +338,11 @@ func FuzzReview(f *testing.F) {
 		if kubejson.UnmarshalCaseSensitivePreserveInts(raw, &u.Object) != nil || v.Denied != "" || len(v.Warnings) > 0 {
 			return
 		}
-		read, is := readers[kind]
-		if kind.IsRoute() {
-			read, is = reading(func(u *unstructured.Unstructured) (*rules.Route, error) { return Route(kind, u) }), true
-		}
+		of, is := KindOf(kind)
 		if !is {
 			t.Fatalf("%v is allowed", kind)
 		}
-		if o, err := read(&u); err != nil || len(o.Metadata().Findings) > 0 {
+		if o, err := of.Read(&u); err != nil || len(o.Metadata().Findings) > 0 {
 			t.Errorf("%s is allowed without a warning, and read as %+v: %v", spec, o, err)
 		}
 	})

@@ -4,7 +4,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/fingerpost/fingerpost/cluster/api"
 	"github.com/fingerpost/fingerpost/cluster/linkerd"
@@ -45,50 +44,14 @@ func (r *Reconciler) addKinds() {
 		return r.interned.intern(w), err
 	})
 
-	addCustom(r, rules.KindServer, linkerd.Servers, linkerd.ServerVersions, ruleobject.Server)
-	addCustom(r, rules.KindServerAuthorization, linkerd.ServerAuthorizations, linkerd.AuthorizationVersions,
-		ruleobject.ServerAuthorization)
-	addCustom(r, rules.KindAuthorizationPolicy, linkerd.AuthorizationPolicies, linkerd.PolicyVersions,
-		ruleobject.AuthorizationPolicy)
-	addCustom(r, rules.KindMeshTLSAuthentication, linkerd.MeshTLSAuthentications, linkerd.PolicyVersions,
-		ruleobject.MeshTLSAuthentication)
-	addCustom(r, rules.KindNetworkAuthentication, linkerd.NetworkAuthentications, linkerd.PolicyVersions,
-		ruleobject.NetworkAuthentication)
-	addCustom(r, rules.KindRateLimit, linkerd.RateLimits, linkerd.PolicyVersions, ruleobject.RateLimit)
-	addCustom(r, rules.KindEgressNetwork, linkerd.EgressNetworks, linkerd.PolicyVersions, ruleobject.EgressNetwork)
-
-	for _, route := range Routes {
-		addCustom(r, route.Kind, route.Resource, route.Versions,
-			func(u *unstructured.Unstructured) (*rules.Route, error) { return ruleobject.Route(route.Kind, u) })
+	for _, kind := range ruleobject.Kinds {
+		addKind(r, kind.Kind, api.Newest(kind.Resource, kind.Versions, kind.String()), kind.Read)
 	}
-}
-
-// A CustomKind is a kind of custom resource.
-type CustomKind struct {
-	Kind     rules.Kind
-	Resource schema.GroupResource
-	Versions []string // that can be read, the newest first
-}
-
-// Routes are the kinds of routes.
-var Routes = []CustomKind{
-	{rules.KindPolicyHTTPRoute, linkerd.PolicyHTTPRoutes, linkerd.PolicyHTTPRouteVersions},
-	{rules.KindHTTPRoute, linkerd.HTTPRoutes, linkerd.HTTPRouteVersions},
-	{rules.KindGRPCRoute, linkerd.GRPCRoutes, linkerd.GRPCRouteVersions},
-	{rules.KindTLSRoute, linkerd.TLSRoutes, linkerd.TLSRouteVersions},
-	{rules.KindTCPRoute, linkerd.TCPRoutes, linkerd.TCPRouteVersions},
-}
-
-func addCustom[V any](
-	r *Reconciler, of rules.Kind, resource schema.GroupResource, versions []string,
-	read func(*unstructured.Unstructured) (*V, error),
-) {
-	addKind(r, of, api.Newest(resource, versions, of.String()), read)
 }
 
 // addKind adds a kind, whose store holds what read makes of objects, and enqueues the keys of those that change.
 func addKind[O metav1.Object, V any](
-	reconciler *Reconciler, of rules.Kind, kind api.Kind, read func(O) (*V, error),
+	reconciler *Reconciler, of rules.Kind, kind api.Kind, read func(O) (V, error),
 ) {
 	reduce := func(object any) (record, bool) {
 		o, is := object.(O)

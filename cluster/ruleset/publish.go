@@ -50,11 +50,11 @@ func (r *Reconciler) beginTerms() {
 	tables.statuses = r.levels.Statuses.NewWriter(r.cluster)
 
 	var routeKinds, allKinds []rules.Kind
-	for _, route := range Routes {
-		routeKinds = append(routeKinds, route.Kind)
-	}
 	for _, i := range r.inputs {
 		allKinds = append(allKinds, i.of)
+		if i.of.IsRoute() {
+			routeKinds = append(routeKinds, i.of)
+		}
 	}
 
 	tables.terms = []term{

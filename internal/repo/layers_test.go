@@ -55,6 +55,7 @@ cluster/ruleobject -> cluster/linkerd federation federation/rules
 cluster/ruleset -> cluster/api cluster/linkerd cluster/ruleobject cluster/view
 cluster/ruleset -> federation federation/facts federation/rules
 cluster/routestatus -> cluster cluster/api cluster/apply cluster/apply/status cluster/linkerd
+cluster/routestatus -> cluster/ruleobject
 cluster/routestatus -> federation federation/facts federation/rules
 cluster/problem ->
 cluster/tokenreview ->

@@ -635,27 +635,8 @@ func checkConverts(t *rapid.T, kind rules.Kind, body []byte, warnings []string) 
 }
 
 func readPolicy(kind rules.Kind, u *unstructured.Unstructured) (*rules.Meta, error) {
-	switch kind {
-	case rules.KindServer:
-		return metaOf(ruleobject.Server(u))
-	case rules.KindServerAuthorization:
-		return metaOf(ruleobject.ServerAuthorization(u))
-	case rules.KindAuthorizationPolicy:
-		return metaOf(ruleobject.AuthorizationPolicy(u))
-	case rules.KindMeshTLSAuthentication:
-		return metaOf(ruleobject.MeshTLSAuthentication(u))
-	case rules.KindNetworkAuthentication:
-		return metaOf(ruleobject.NetworkAuthentication(u))
-	case rules.KindRateLimit:
-		return metaOf(ruleobject.RateLimit(u))
-	case rules.KindEgressNetwork:
-		return metaOf(ruleobject.EgressNetwork(u))
-	default:
-		return metaOf(ruleobject.Route(kind, u))
-	}
-}
-
-func metaOf[V interface{ Metadata() *rules.Meta }](object V, err error) (*rules.Meta, error) {
+	of, _ := ruleobject.KindOf(kind)
+	object, err := of.Read(u)
 	if err != nil {
 		return nil, err
 	}
