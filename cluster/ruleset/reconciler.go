@@ -17,6 +17,7 @@ import (
 	"github.com/fingerpost/fingerpost/cluster/view"
 	"github.com/fingerpost/fingerpost/federation"
 	"github.com/fingerpost/fingerpost/federation/rules"
+	"github.com/fingerpost/fingerpost/federation/watch"
 )
 
 // An object names one that is to be reconciled.
@@ -147,6 +148,16 @@ func (r *Reconciler) Inputs() (all []view.Input) {
 		all = append(all, i.Input)
 	}
 	return all
+}
+
+// Exists reports whether there is an object, readable or not, if its kind is read and listed. Any goroutine may ask.
+func (r *Reconciler) Exists(of rules.Reference) (exists, known bool) {
+	at := slices.IndexFunc(r.inputs, func(i input) bool { return i.of == of.Kind })
+	if at < 0 || !watch.IsClosed(r.inputs[at].store.Synced()) {
+		return false, false
+	}
+	_, exists = r.inputs[at].store.Get(api.Key{Namespace: of.Namespace, Name: of.Name})
+	return exists, true
 }
 
 // Begin publishes what follows from what the stores hold. What was published before and follows from kinds that are not

@@ -313,3 +313,24 @@ func TestUnusable(t *testing.T) {
 		}
 	}
 }
+
+// A webhook warns of what is missing: only of what is known to be.
+func TestExists(t *testing.T) {
+	f := newFixture(t)
+	defer f.end()
+	server := rules.Reference{Kind: rules.KindServer, Namespace: "shop", Name: "a"}
+	asks := func(what string, of rules.Reference, exists, known bool) {
+		t.Helper()
+		if is, isKnown := f.Exists(of); is != exists || isKnown != known {
+			t.Errorf("%s: exists %t, known %t", what, is, isKnown)
+		}
+	}
+
+	asks("before it is listed", server, false, false)
+	store := f.inputOf(rules.KindServer).Store
+	store.Replace(nil)
+	asks("without it", server, false, true)
+	f.put("apiVersion: policy.linkerd.io/v1beta3\nkind: Server\nmetadata: {namespace: shop, name: a}\nspec: 5")
+	asks("one that cannot be read", server, true, true)
+	asks("a kind that is not read", rules.Reference{Kind: rules.KindServiceAccount, Name: "a"}, false, false)
+}

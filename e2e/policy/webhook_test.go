@@ -59,6 +59,7 @@ func TestWebhook(t *testing.T) {
 		{twoIdentities, "more than one", ""},
 		{gatewayRoute, "", ""},
 		{mirrors, "", "RequestMirror"},
+		{ofNoServer, "", "Server gone does not exist at present"},
 		{strings.NewReplacer("v1beta3", "v1beta1", ", accessPolicy: all-unauthenticated", "").Replace(server), "", ""},
 	} {
 		warnings, err := author.create(t.Context(), c.object)
@@ -111,6 +112,11 @@ spec:
   requiredAuthenticationRefs:
   - {group: policy.linkerd.io, kind: MeshTLSAuthentication, name: a}
   - {kind: ServiceAccount, name: b}
+`
+	ofNoServer = `apiVersion: policy.linkerd.io/v1alpha1
+kind: AuthorizationPolicy
+metadata: {name: gone, namespace: $NS}
+spec: {targetRef: {group: policy.linkerd.io, kind: Server, name: gone}, requiredAuthenticationRefs: []}
 `
 	mirrors = `apiVersion: gateway.networking.k8s.io/v1
 kind: HTTPRoute

@@ -53,7 +53,7 @@ cluster/linkerd/serviceprofile -> federation federation/profile
 cluster/linkerd ->
 cluster/ruleobject -> cluster/linkerd federation federation/rules
 cluster/ruleset -> cluster/api cluster/linkerd cluster/ruleobject cluster/view
-cluster/ruleset -> federation federation/facts federation/rules
+cluster/ruleset -> federation federation/facts federation/rules federation/watch
 cluster/routestatus -> cluster cluster/api cluster/apply cluster/apply/status cluster/linkerd
 cluster/routestatus -> cluster/ruleobject
 cluster/routestatus -> federation federation/facts federation/rules

@@ -11,6 +11,7 @@ import (
 	"maps"
 	"net/http"
 	"net/netip"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -115,7 +116,8 @@ type App struct {
 	ready        clusterReadiness
 	hooks        *server.Certificate // of webhooks; nil if there are none
 	events       *recorder
-	installation func() string // for people, and unique
+	objects      atomic.Pointer[ruleset.Reconciler] // that reads those of policy; nil: none does
+	installation func() string                      // for people, and unique
 }
 
 // New builds a replica. ctx is the one that Run will get: writers ask it whether the replica stops.
@@ -133,7 +135,7 @@ func New(ctx context.Context, log logr.Logger, options Options) (*App, error) {
 	if err != nil {
 		return nil, err
 	}
-	if app.hooks, err = app.addWebhooks(options.Webhooks, nil); err != nil {
+	if app.hooks, err = app.addWebhooks(options.Webhooks, app.exists); err != nil {
 		return nil, err
 	}
 
@@ -243,8 +245,19 @@ func (a *App) newRules(log logr.Logger, options Options) func(federation.Cluster
 	}
 	a.Levels = rules.NewLevels(a.Store)
 	return func(local federation.Cluster) cluster.Reader {
-		return ruleset.NewReconciler(log, local, a.Levels, &options.Policy.Rules, a.Registry.AcceptedTrustDomains)
+		reader := ruleset.NewReconciler(
+			log, local, a.Levels, &options.Policy.Rules, a.Registry.AcceptedTrustDomains)
+		a.objects.Store(reader)
+		return reader
 	}
+}
+
+// exists reports for webhooks whether there is an object of policy in the local cluster, if that is known.
+func (a *App) exists(of rules.Reference) (exists, known bool) {
+	if reader := a.objects.Load(); reader != nil {
+		return reader.Exists(of)
+	}
+	return false, false
 }
 
 // complete sets what follows from other options.
