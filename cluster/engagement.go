@@ -131,6 +131,7 @@ func (e *engagement) sync(ctx context.Context) error {
 			return err
 		}
 	}
+
 	patience, cancel := context.WithTimeout(ctx, optionalTimeout) // for all of them
 	defer cancel()
 
@@ -143,17 +144,25 @@ func (e *engagement) sync(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-
-		if !watch.IsClosed(informer.Store.Synced()) {
-			e.logOptional(informer)
-		}
 	}
+	e.logUnlisted()
 	return nil
 }
 
+// logUnlisted logs which optional kinds are not read, each once: some have two readers.
+func (e *engagement) logUnlisted() {
+	logged := map[string]bool{}
+	for _, informer := range e.kinds {
+		kind := informer.Resource.GroupResource().String()
+		if !watch.IsClosed(informer.Store.Synced()) && !logged[kind] {
+			e.logOptional(informer, kind)
+			logged[kind] = true
+		}
+	}
+}
+
 // logOptional logs why an optional kind is not read.
-func (e *engagement) logOptional(informer kindInformer) {
-	kind := informer.Resource.GroupResource().String()
+func (e *engagement) logOptional(informer kindInformer, kind string) {
 	switch informer.Health().Refused {
 	case metav1.StatusReasonNotFound:
 		e.log.Info("CRD "+kind+" is not installed: it is left out", "kind", kind)

@@ -143,7 +143,7 @@ func TestExplain(t *testing.T) {
 			t.Errorf("the proxy gets %v: %v", got, err)
 		}
 		if len(in.Decisions) != 2 || in.Decisions[0].By != nil {
-			t.Errorf("a Server that lets nobody in lets this one in: %+v", in.Decisions)
+			t.Errorf("a Server that lets no client in lets this one in: %+v", in.Decisions)
 		}
 		var lines []string
 		for _, f := range in.Findings {
