@@ -187,7 +187,9 @@ func (r *Reconciler) publishEgress(of string) {
 	case n == nil || len(n.egress) == 0:
 		r.tables.egress.Delete(of)
 	default:
-		r.tables.egress.Set(of, &rules.NamespaceEgress{All: values(n.egress)})
+		all := values(n.egress)
+		slices.SortFunc(all, func(a, b *rules.EgressNetwork) int { return rules.CompareAge(&a.Meta, &b.Meta) })
+		r.tables.egress.Set(of, &rules.NamespaceEgress{All: all})
 	}
 }
 

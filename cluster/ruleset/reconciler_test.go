@@ -141,7 +141,6 @@ func collect[K, V comparable](t *facts.Table[K, V]) map[K]V { return maps.Collec
 var comparing = []cmp.Option{
 	cmp.AllowUnexported(rules.PortList{}, rules.Network{}, federation.Ports{}),
 	cmpopts.EquateComparable(), cmpopts.EquateEmpty(),
-	cmpopts.SortSlices(func(a, b *rules.EgressNetwork) bool { return a.Name < b.Name }),
 	cmpopts.IgnoreUnexported(rules.Network{}),
 }
 

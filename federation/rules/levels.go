@@ -45,7 +45,7 @@ type NamespaceServers struct {
 	Refused []Refused // objects without an effect, in order: for people, and of no answer
 }
 
-// NamespaceEgress are the EgressNetworks of a namespace.
+// NamespaceEgress are the EgressNetworks of a namespace, the oldest first.
 type NamespaceEgress struct{ All []*EgressNetwork }
 
 // NewLevels returns Levels of the clusters of a store. It is called before the first cluster is added.

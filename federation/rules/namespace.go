@@ -105,7 +105,10 @@ func (o *Options) index(objects *NamespaceObjects) *namespaceIndex {
 	index.addPolicies(objects)
 	index.addServerAuthorizations(objects.ServerAuthorizations)
 
-	for _, route := range objects.Routes {
+	routes := slices.SortedFunc(slices.Values(objects.Routes), func(a, b *Route) int {
+		return CompareAge(&a.Meta, &b.Meta)
+	})
+	for _, route := range routes {
 		for _, parent := range route.Parents {
 			named := index.routes[parent.Reference]
 			if len(named) == 0 || named[len(named)-1] != route { // a route may name a parent again
@@ -194,9 +197,9 @@ func (n *namespaceIndex) of(server *Server) *ServerRules {
 	rules.Authorizations = append(n.authorizations(granted), n.ofDefault(server.Access)...)
 
 	routes := n.routes[server.Reference]
+
 	for _, a := range Attach(ParentObject{Reference: server.Reference, Exists: true}, routes) {
 		isOld := func(r ServerRoute) bool { return r.Route == a.Route }
-
 		switch {
 		case !a.counts():
 			rules.NotAttached = append(rules.NotAttached, a)
@@ -205,8 +208,6 @@ func (n *namespaceIndex) of(server *Server) *ServerRules {
 			rules.Routes = append(rules.Routes, ServerRoute{a.Route, granted})
 		}
 	}
-
-	slices.SortFunc(rules.Routes, func(a, b ServerRoute) int { return CompareAge(&a.Meta, &b.Meta) })
 	return rules
 }
 
