@@ -307,12 +307,12 @@ func (k *candidacy) failed(err error) leaseState {
 }
 
 // standby returns that a Lease is waited for. Why it could not be campaigned for last is still so until the next
-// attempt has lasted: one after the other fails, and between two of them nothing is better.
-func (k *candidacy) standby(holder string, lasts bool) leaseState {
+// attempt works: one after the other fails, and between two of them nothing is better.
+func (k *candidacy) standby(holder string, works bool) leaseState {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	problem := k.leases[k.config.Name].problem
-	if lasts {
+	if works {
 		problem = ""
 	}
 	return leaseState{state: cluster.Standby, holder: holder, problem: problem}
@@ -606,7 +606,8 @@ func (k *candidacy) runClean(term context.Context, t Task) error {
 }
 
 // reportHolder reports whether this replica holds the Lease, whenever that changes, and whenever the Lease does:
-// while credentials are replaced the Target before this one reports as well, and its last report must not stay.
+// while credentials are replaced the Target before this one reports as well, and its last report must not stay. An
+// attempt works once the holder was seen to renew the Lease, or if it has lasted longer than one that fails.
 func (k *candidacy) reportHolder(ctx context.Context, elector *lease.Elector) {
 	settled := time.NewTimer(4 * k.config.Timing.Duration)
 	defer settled.Stop()
@@ -617,7 +618,7 @@ func (k *candidacy) reportHolder(ctx context.Context, elector *lease.Elector) {
 		if held {
 			k.reportHeld()
 		} else {
-			k.report(k.standby(elector.Holder(), lasts))
+			k.report(k.standby(elector.Holder(), lasts || elector.IsRenewed()))
 		}
 
 		select {

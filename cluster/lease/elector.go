@@ -126,6 +126,7 @@ type observation struct {
 	lease     *Record   // nil if there is none
 	at        time.Time // zero if nothing was observed yet
 	heldUntil time.Time // of a deleted Lease: until then its holder may write without having noticed
+	isRenewed bool      // its holder is that of the state before
 }
 
 // NewElector returns an Elector for a Lease in the cluster of conn. client must send its requests over
@@ -150,6 +151,12 @@ func (e *Elector) Holder() string {
 		return ""
 	}
 	return o.holder()
+}
+
+// IsRenewed reports whether the Lease was last observed as renewed by its holder, so that it can be written.
+func (e *Elector) IsRenewed() bool {
+	o, _ := e.observed.Load()
+	return o.isRenewed
 }
 
 // Observed returns a channel that closes when the Lease is next observed in another state, as after a
@@ -267,6 +274,7 @@ func (e *Elector) storeObserved(lease *Record) {
 		return
 	}
 	next := observation{lease: lease, at: time.Now()}
+	next.isRenewed = next.holder() != "" && next.holder() == last.holder()
 	if lease == nil {
 		next.heldUntil = last.expiry()
 	}

@@ -606,6 +606,26 @@ func TestHolder(t *testing.T) {
 	})
 }
 
+// A Lease works once its holder was seen to renew it: that it was listed, or was taken over, does not show that.
+func TestIsRenewed(t *testing.T) {
+	e := newElector(logr.Discard(), nil, Config{})
+	for _, c := range []struct {
+		version, holder string
+		want            bool
+	}{
+		{"1", "a", false}, {"1", "a", false}, {"2", "a", true}, {"3", "b", false}, {"4", "b", true}, {"5", "", false},
+		{"6", "", false}, {"7", "b", false},
+	} {
+		e.observeLease(NewRecord(&coordinationv1.Lease{
+			ObjectMeta: metav1.ObjectMeta{ResourceVersion: c.version},
+			Spec:       coordinationv1.LeaseSpec{HolderIdentity: &c.holder},
+		}))
+		if got := e.IsRenewed(); got != c.want {
+			t.Errorf("version %s of %q: renewed %t", c.version, c.holder, got)
+		}
+	}
+}
+
 // Whatever happens to three candidates, no two are ever in a term at once, and in the end one is.
 func TestFaults(t *testing.T) {
 	for seed := range uint64(10) {

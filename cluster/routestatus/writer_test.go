@@ -760,7 +760,7 @@ func TestRightsAndKinds(t *testing.T) {
 		s.route(policy, []rules.Reference{server})
 		s.expect("without a kind", policy, "Server web: Accepted True Accepted")
 		s.api.Serve(httpRoutes, "v1")
-		s.pass(time.Minute)
+		s.pass(4 * time.Minute) // an optional kind that is absent is asked for ever more rarely
 		s.route(one, []rules.Reference{server})
 		s.expect("with it", one, "Server web: Accepted True Accepted")
 
