@@ -352,8 +352,8 @@ var classes = []classInfo{
 			"federated.",
 		affects: "What was in force stays: slices that exist are kept up to date, and none are created.",
 		advice: "Correct the annotation that the message names. Move a policy to the federated Service in this " +
-			"cluster, such as `web-federated` for `web`. A Service has a Warning Event, too; for some minutes " +
-			"Events of one reason about it count as one, with the first message.",
+			"cluster, such as `web-federated` for `web`. A Service has a Warning Event, too, at most one of a reason " +
+			"in ten minutes.",
 	},
 	{
 		class: LinkDeleted, group: ofLinks, title: "Link {full} was deleted",

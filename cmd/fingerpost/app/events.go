@@ -3,20 +3,44 @@ package app
 import (
 	"context"
 	"fmt"
+	"sync"
+	"time"
 
 	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/cache"
 	"k8s.io/client-go/kubernetes/scheme"
 	eventsclient "k8s.io/client-go/kubernetes/typed/events/v1"
 	"k8s.io/client-go/tools/events"
+	"k8s.io/client-go/tools/reference"
 
 	"github.com/fingerpost/fingerpost/cluster/api"
 )
 
-// recorder sends Events of all parts of the process to the local cluster.
+const (
+	// An Event of an object and reason is followed by another one after eventPause. For up to twelve minutes
+	// client-go would make a series of both and patch the first, which needs a right of its own.
+	eventPause = 15 * time.Minute
+
+	maxRecentEvents = 10_000 // objects and reasons; beyond that the oldest is forgotten
+)
+
+// recorder sends Events of all parts of the process to the local cluster, one of an object and reason in eventPause.
+// What happens in between is in the log and in the history.
 type recorder struct {
 	events.EventRecorder
 	log         logr.Logger
 	broadcaster events.EventBroadcaster
+
+	mu     sync.Mutex
+	recent *cache.LRUExpireCache // of eventKey
+}
+
+// An eventKey is what an Event is about, and why.
+type eventKey struct {
+	object corev1.ObjectReference
+	reason string
 }
 
 func newRecorder(log logr.Logger, localConn *api.Connection) (*recorder, error) {
@@ -25,7 +49,35 @@ func newRecorder(log logr.Logger, localConn *api.Connection) (*recorder, error) 
 		return nil, err
 	}
 	broadcaster := events.NewBroadcaster(&events.EventSinkImpl{Interface: client})
-	return &recorder{broadcaster.NewRecorder(scheme.Scheme, "fingerpost"), log.WithName("events"), broadcaster}, nil
+	return &recorder{
+		EventRecorder: broadcaster.NewRecorder(scheme.Scheme, "fingerpost"), log: log.WithName("events"),
+		broadcaster: broadcaster, recent: cache.NewLRUExpireCache(maxRecentEvents),
+	}, nil
+}
+
+// Eventf records an Event, unless there was one of the object and reason a short time ago.
+func (r *recorder) Eventf(object, related runtime.Object, kind, reason, action, note string, args ...any) {
+	of, err := reference.GetReference(scheme.Scheme, object)
+	if err != nil {
+		r.log.Error(err, "An object has no Event: it cannot be referred to", "reason", reason)
+		return
+	}
+	key := eventKey{*of, reason}
+	key.object.ResourceVersion = ""
+	if r.isDue(key) {
+		r.EventRecorder.Eventf(of, related, kind, reason, action, note, args...)
+	}
+}
+
+// isDue reports whether there was no Event of the key for eventPause, and takes it that there is one now.
+func (r *recorder) isDue(key eventKey) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	_, isRecent := r.recent.Get(key)
+	if !isRecent {
+		r.recent.Add(key, nil, eventPause)
+	}
+	return !isRecent
 }
 
 // start sends Events until stop is called, which is when every Part that sends any has ended.
