@@ -104,11 +104,15 @@ type WritingState string
 
 // The states of writing.
 const (
-	NotWriting WritingState = ""         // nothing is to be written, or permissions are not known yet
-	ReadOnly   WritingState = "ReadOnly" // the permissions are missing
-	Standby    WritingState = "Standby"  // another replica does
-	Holding    WritingState = "Holding"  // this replica does
+	NotWriting WritingState = ""          // nothing is to be written
+	Reviewing  WritingState = "Reviewing" // the permissions are not known yet
+	ReadOnly   WritingState = "ReadOnly"  // they are missing
+	Standby    WritingState = "Standby"   // another replica does
+	Holding    WritingState = "Holding"   // this replica does
 )
+
+// IsWritable reports whether one of the replicas writes, or waits for the Lease.
+func (s WritingState) IsWritable() bool { return s == Standby || s == Holding }
 
 // Writing is the state of writing into a cluster.
 type Writing struct {

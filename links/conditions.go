@@ -231,9 +231,12 @@ func (r *reporter) addCredentials(status cluster.Status) {
 func (r *reporter) addWritable(writing cluster.Writing) {
 	switch {
 	case r.addProblems(Writable, metav1.ConditionFalse):
-	case writing.State != cluster.NotWriting:
+	case writing.State.IsWritable():
 		r.addCondition(Writable, metav1.ConditionTrue, "Writable", "one of the replicas writes into the cluster")
-	case r.reported(Writable):
+	case !r.reported(Writable):
+	case writing.State == cluster.Reviewing:
+		r.addCondition(Writable, metav1.ConditionUnknown, "Reviewing", "the permissions are not known yet")
+	default:
 		r.addCondition(Writable, metav1.ConditionUnknown, "NotWanted", "nothing is to be written into the cluster")
 	}
 }

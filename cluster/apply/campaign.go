@@ -74,7 +74,7 @@ type Options struct {
 //	  .------------------------------.           the term has ended
 //	  |                              |    .--------------------------------.
 //	  v                              |    v                                |
-//	NotWriting --a task is wanted--> review --a task can run--> Standby --Lease--> Holding: each task by itself
+//	NotWriting --a task is wanted--> Reviewing --a task can run--> Standby --Lease--> Holding: each task by itself
 //	                                 |                                             review --> Run --> pause --.
 //	                                 '--none can: ReadOnly, until permissions        ^                        |
 //	                                    were granted (asked ever more rarely)        '------------------------'
@@ -271,6 +271,8 @@ func sameTasks(a, b []Task) bool { return slices.EqualFunc(a, b, Task.same) }
 
 // runWhilePermitted campaigns for the Lease while at least one of the tasks can run, until ctx ends.
 func (k *candidacy) runWhilePermitted(ctx context.Context, tasks []Task) {
+	k.reportReviewing()
+
 	retry := k.newRetry()
 	for ctx.Err() == nil {
 		retry.began = time.Now()
@@ -661,6 +663,17 @@ func (k *candidacy) report(s leaseState) {
 	}
 }
 
+// reportReviewing reports that it is not known yet whether there is something to write, unless that is known from
+// before.
+func (k *candidacy) reportReviewing() {
+	k.mu.Lock()
+	isKnown := k.leases[k.config.Name].state != cluster.NotWriting
+	k.mu.Unlock()
+	if !isKnown {
+		k.report(leaseState{state: cluster.Reviewing})
+	}
+}
+
 // dropReport takes back what was reported under the present name of the Lease.
 func (k *candidacy) dropReport() {
 	k.mu.Lock()
@@ -668,14 +681,19 @@ func (k *candidacy) dropReport() {
 	delete(k.leases, k.config.Name)
 }
 
-// writingOf sums up the states of all Leases: Holding if one is, else Standby if one is waited for.
+// writingOf sums up the states of all Leases: Holding if one is, else Standby if one is waited for. Of those that are
+// reviewed it is not known yet whether anything is wrong.
 func writingOf(leases map[string]leaseState) cluster.Writing {
 	var writing cluster.Writing
+	isReviewing := false
+
 	for _, name := range slices.Sorted(maps.Keys(leases)) {
 		state := leases[name]
 		switch {
 		case state.state == cluster.Holding:
 			writing.State = cluster.Holding
+		case state.state == cluster.Reviewing:
+			isReviewing = true
 		case writing.State != cluster.Holding && state.state != cluster.NotWriting && writing.State != cluster.Standby:
 			writing.State = state.state
 		}
@@ -696,5 +714,8 @@ func writingOf(leases map[string]leaseState) cluster.Writing {
 		writing.Problem = appendProblem(writing.Problem, state.problem)
 	}
 
+	if isReviewing && writing.State != cluster.Holding && writing.Problem == "" {
+		writing.State = cluster.Reviewing
+	}
 	return writing
 }

@@ -34,6 +34,7 @@ func TestReportOfLeases(t *testing.T) {
 	holding := leaseState{state: cluster.Holding, held: true}
 	refused := leaseState{state: cluster.ReadOnly, problem: "grant it"}
 	heldInVain := leaseState{state: cluster.ReadOnly, held: true, problem: "grant it"}
+	reviewing := leaseState{state: cluster.Reviewing}
 	a, b := []string{"a"}, []string{"b"}
 	for _, c := range []struct {
 		a, b leaseState
@@ -47,6 +48,10 @@ func TestReportOfLeases(t *testing.T) {
 		{refused, holding, cluster.Writing{State: cluster.Holding, Leases: b, Wanted: b, Problem: "grant it"}},
 		{standby, holding, cluster.Writing{State: cluster.Holding, Leases: b, Wanted: []string{"a", "b"}}},
 		{heldInVain, none, cluster.Writing{State: cluster.ReadOnly, Leases: a, Wanted: a, Problem: "grant it"}},
+		{reviewing, none, cluster.Writing{State: cluster.Reviewing}},
+		{standby, reviewing, cluster.Writing{State: cluster.Reviewing, Wanted: a}},
+		{reviewing, holding, cluster.Writing{State: cluster.Holding, Leases: b, Wanted: b}},
+		{reviewing, refused, cluster.Writing{State: cluster.ReadOnly, Problem: "grant it"}},
 		{none, none, cluster.Writing{}},
 	} {
 		(&candidacy{Target: target, config: lease.Config{Name: "a"}}).report(c.a)

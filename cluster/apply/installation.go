@@ -131,8 +131,12 @@ func (k *candidacy) nameOwnLease(ctx context.Context, spec *watch.Value[cluster.
 			return true
 		}
 
-		if s, _ := spec.Load(); now.problem != "" && len(k.wanted(s)) > 0 {
+		s, _ := spec.Load()
+		switch isWanted := len(k.wanted(s)) > 0; {
+		case isWanted && now.problem != "":
 			k.report(leaseState{state: cluster.ReadOnly, problem: now.problem})
+		case isWanted:
+			k.reportReviewing()
 		}
 		if !watch.WaitClosed(ctx, changed) {
 			return false

@@ -613,8 +613,14 @@ func TestIsRenewed(t *testing.T) {
 		version, holder string
 		want            bool
 	}{
-		{"1", "a", false}, {"1", "a", false}, {"2", "a", true}, {"3", "b", false}, {"4", "b", true}, {"5", "", false},
-		{"6", "", false}, {"7", "b", false},
+		{"1", "a", false},
+		{"1", "a", false},
+		{"2", "a", true},
+		{"3", "b", false},
+		{"4", "b", true},
+		{"5", "", false},
+		{"6", "", false},
+		{"7", "b", false},
 	} {
 		e.observeLease(NewRecord(&coordinationv1.Lease{
 			ObjectMeta: metav1.ObjectMeta{ResourceVersion: c.version},

@@ -348,6 +348,10 @@ func (k *knownReplicas) writerChecks() (checks []check) {
 	return checks
 }
 
+func isLive(name string) func(debug.ClusterEntry) bool {
+	return func(c debug.ClusterEntry) bool { return c.Name == name && c.State == federation.Live }
+}
+
 // checkWriting returns what keeps replicas from writing in a cluster. It does not apply where nothing is to be written,
 // nor to one that is out of contact, which is reported of that.
 func (k *knownReplicas) checkWriting(name string) func(context.Context) error {
@@ -355,13 +359,20 @@ func (k *knownReplicas) checkWriting(name string) func(context.Context) error {
 		err := k.checkProblems(func(p problem.Problem) bool {
 			return p.Cluster == name && p.Severity != problem.Information && canWrite.has(p)
 		}, replicaText)
-		writes := func(c debug.ClusterEntry) bool {
-			return c.Name == name && c.State == federation.Live &&
-				(c.Writing.State == cluster.Holding || c.Writing.State == cluster.Standby)
+		if err != nil {
+			return err
 		}
-		if err == nil && len(k.clusters(writes)) == 0 {
+
+		isWritable := false
+		for _, c := range k.clusters(isLive(name)) {
+			if c.Page.Writing.State == cluster.Reviewing {
+				return warningf("the permissions are not known yet")
+			}
+			isWritable = isWritable || c.Page.Writing.State.IsWritable()
+		}
+		if !isWritable {
 			return errSkipped
 		}
-		return err
+		return nil
 	}
 }

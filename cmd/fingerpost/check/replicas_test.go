@@ -333,6 +333,9 @@ func TestChecks(t *testing.T) {
 		}, []string{
 			"warning writers/the Lease fingerpost-uid in this cluster has a holder: another-process holds it, which none of",
 		}},
+		"permissions that are not reviewed yet": {func(w *checkWorld) {
+			west(&w.pages[1]).Writing = cluster.Writing{State: cluster.Reviewing}
+		}, []string{"warning writers/Fingerpost can write to west: the permissions are not known yet"}},
 		"credentials that are rejected have no other remedy": {func(w *checkWorld) {
 			west(&w.pages[0]).State = "Suspect"
 			west(&w.pages[0]).Status.Contact = &api.ProbeError{Reason: api.Unauthorized, Err: errors.New("401")}

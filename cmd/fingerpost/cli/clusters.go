@@ -447,6 +447,8 @@ func writes(c replicaCluster, holder string) string {
 		return "read-only"
 	case c.Writing.State == cluster.NotWriting:
 		return "—"
+	case c.Writing.State == cluster.Reviewing:
+		return "not known yet"
 	}
 	return "standby"
 }

@@ -618,6 +618,8 @@ func writerText(w cluster.Writing) string {
 		return cmp.Or(w.Holder(), "not known")
 	case cluster.ReadOnly:
 		return "read-only"
+	case cluster.Reviewing:
+		return "not known yet"
 	default:
 		return "–"
 	}
