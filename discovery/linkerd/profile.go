@@ -337,6 +337,18 @@ func instance(v *federation.View, hostname string) (found *federation.Endpoint) 
 	return found
 }
 
+// ProfileOf returns which ServiceProfile clients in a namespace have for a Service; the zero Service if there is none.
+func (s *Server) ProfileOf(name federation.Service, client string) (object federation.Service, p *profile.Profile) {
+	profiles := s.Store().Profiles.In(s.config.Cluster)
+	for _, namespace := range []string{client, name.Namespace} {
+		object := federation.Service{Namespace: namespace, Name: s.fullName(name)}
+		if p, found := profiles.Get(object); found {
+			return object, p
+		}
+	}
+	return federation.Service{}, nil
+}
+
 // fullName returns the name by which a Service is asked for.
 func (s *Server) fullName(name federation.Service) string {
 	return name.Name + "." + name.Namespace + ".svc." + s.config.ClusterDomain

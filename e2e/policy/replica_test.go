@@ -32,7 +32,8 @@ import (
 // A replica is a server with policy.
 type replica struct {
 	t                 *testing.T
-	admin, webhook    string           // host and port of each
+	admin, debug      string           // host and port of each server
+	webhook           string           // the same, if there is one
 	conn, destination *grpc.ClientConn // to the servers of policy and of discovery
 	log               *logged
 	ended             <-chan struct{}
@@ -75,7 +76,7 @@ func (l *logged) tail() string {
 func options(name string, config *rest.Config) app.Options {
 	o := app.Options{
 		Version: "test", Replica: name, ClusterName: "local", Config: config,
-		Addr: "grpc", AdminAddr: "admin",
+		Addr: "grpc", AdminAddr: "admin", DebugAddr: "debug",
 		ProbeInterval: time.Second,
 		Thresholds:    federation.Thresholds{Suspect: 3 * time.Second, Stale: 8 * time.Second},
 		ReadSlices:    true, LinkNamespace: mesh.Linkerd,
@@ -104,7 +105,7 @@ func options(name string, config *rest.Config) app.Options {
 func start(t *testing.T, o app.Options) (*replica, error) {
 	t.Helper()
 	opened := map[string]net.Listener{}
-	for _, name := range append([]string{o.Addr, o.AdminAddr, o.Policy.Addr}, o.Webhooks.Addrs...) {
+	for _, name := range append([]string{o.Addr, o.AdminAddr, o.DebugAddr, o.Policy.Addr}, o.Webhooks.Addrs...) {
 		listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 		if err != nil {
 			return nil, err
@@ -114,7 +115,8 @@ func start(t *testing.T, o app.Options) (*replica, error) {
 	o.Listen = func(_ context.Context, _, name string) (net.Listener, error) { return opened[name], nil }
 
 	ended := make(chan struct{})
-	r := &replica{t: t, admin: opened[o.AdminAddr].Addr().String(), log: &logged{}, ended: ended}
+	r := &replica{t: t, log: &logged{}, ended: ended}
+	r.admin, r.debug = opened[o.AdminAddr].Addr().String(), opened[o.DebugAddr].Addr().String()
 	for _, name := range o.Webhooks.Addrs {
 		r.webhook = opened[name].Addr().String()
 	}

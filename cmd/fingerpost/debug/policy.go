@@ -10,7 +10,9 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/fingerpost/fingerpost/discovery/policyapi"
+	"github.com/fingerpost/fingerpost/federation"
 	"github.com/fingerpost/fingerpost/federation/rules"
+	"github.com/fingerpost/fingerpost/internal/words"
 )
 
 // A PolicyPage is /explain/policy: what the proxy of a workload gets for a port, and why. If a client is asked about it
@@ -207,8 +209,8 @@ func (s *Sources) policyPageOf(explained *policyapi.InboundExplanation) *PolicyP
 		page.Routes = append(page.Routes, s.inboundRoute(&answer.Routes[i]))
 	}
 	if l := answer.Limit; l != nil {
-		page.Limit = fmt.Sprintf("%s: %s requests/s, %s of each client, and %d exceptions",
-			originText(l.Origin), bound(l.Total), bound(l.Identity), len(l.Overrides))
+		page.Limit = fmt.Sprintf("%s: %s requests/s, %s of each client, and %s",
+			originText(l.Origin), bound(l.Total), bound(l.Identity), words.Count(len(l.Overrides), "exception"))
 	}
 
 	if explained.Client != "" {
@@ -226,10 +228,13 @@ func bound(n uint32) string {
 
 // originText names what a part of an answer is from.
 func originText(of rules.Origin) string {
-	if of.Default != "" {
-		return "default " + of.Default
+	switch of.Default {
+	case "":
+		return of.String()
+	case "default":
+		return "default route"
 	}
-	return of.String()
+	return "default " + of.Default
 }
 
 // decide adds what becomes of a client.
@@ -330,7 +335,19 @@ func (s *Sources) newRoutePage(target, client string) (*RoutePage, error) {
 	if answer.Protocol == rules.OutboundDetect {
 		page.addRoute(explained, &answer.Opaque, true)
 	}
+	if explained.Of.Kind == rules.KindService {
+		s.addProfile(page, federation.Service{Namespace: explained.Of.Namespace, Name: explained.Of.Name})
+	}
 	return page, nil
+}
+
+// addProfile notes a ServiceProfile, if one stands in the place of all routes.
+func (s *Sources) addProfile(page *RoutePage, of federation.Service) {
+	object, p := s.Discovery.ProfileOf(of, page.Client)
+	if p != nil && len(p.Routes)+len(p.Overrides) > 0 {
+		page.Notes = append(page.Notes, fmt.Sprintf("proxies use ServiceProfile %s/%s instead, as long as it has "+
+			"routes or dstOverrides", object.Namespace, object.Name))
+	}
 }
 
 func (p *RoutePage) addRoute(explained *policyapi.OutboundExplanation, from *rules.OutboundRoute, isOpaque bool) {

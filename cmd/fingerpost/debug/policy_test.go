@@ -10,15 +10,17 @@ import (
 	"github.com/go-logr/logr"
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/fingerpost/fingerpost/discovery/linkerd"
 	"github.com/fingerpost/fingerpost/discovery/policyapi"
 	"github.com/fingerpost/fingerpost/federation"
+	"github.com/fingerpost/fingerpost/federation/profile"
 	"github.com/fingerpost/fingerpost/federation/rules"
 	"github.com/fingerpost/fingerpost/serving"
 )
 
-// policyOf returns a server of policy in whose cluster the Server shop/v lets in till/web, and a route of shop/web
-// leads to a Service that exists and to one that does not.
-func policyOf() *policyapi.Server {
+// policyOf returns the Sources of a replica. In its cluster the Server shop/v lets in till/web, and a route of shop/web
+// leads to a Service that exists and to one that does not. Clients in till have a ServiceProfile for shop/web.
+func policyOf() *Sources {
 	const local federation.Cluster = "local"
 	reference := func(kind rules.Kind, name string) rules.Reference {
 		return rules.Reference{Kind: kind, Namespace: "shop", Name: name}
@@ -76,13 +78,21 @@ func policyOf() *policyapi.Server {
 	levels.Findings.NewWriter(local).Set(route.Reference, &rules.ObjectFindings{Findings: []rules.Finding{
 		{Unconverted: true, Rule: 1, Part: rules.PartMatch, Reason: "no path"},
 	}})
+
+	store.Profiles.NewWriter(local).Set(federation.Service{Namespace: "till", Name: "web.shop.svc.cluster.local"},
+		&profile.Profile{Overrides: []profile.Override{{}}})
+	config := linkerd.Defaults()
+	config.Cluster = local
 	on := serving.NewServer(logr.Discard(), serving.DefaultConfig())
-	return policyapi.NewServer(on, levels.In(store, local), options)
+	return &Sources{
+		Policy:    policyapi.NewServer(on, levels.In(store, local), options),
+		Discovery: linkerd.NewServer(logr.Discard(), on, store, config),
+	}
 }
 
-func pagesOf(served *policyapi.Server) http.Handler {
+func pagesOf(s *Sources) http.Handler {
 	mux := http.NewServeMux()
-	(&Sources{Policy: served}).addPolicy(mux)
+	s.addPolicy(mux)
 	return mux
 }
 
@@ -107,13 +117,13 @@ func TestPolicyPage(t *testing.T) {
 	want := PolicyPage{
 		Workload: "Pod shop/p", Port: 80, Policy: "Server shop/v", Protocol: "HTTP/1",
 		Client: "ServiceAccount shop/api", Verdict: AllRefused,
-		Decisions: []PolicyDecision{{Route: "default default", Why: []string{
+		Decisions: []PolicyDecision{{Route: "default route", Why: []string{
 			"AuthorizationPolicy shop/only-till: it lets in ServiceAccount till/web; create a second AuthorizationPolicy, " +
 				"which names ServiceAccount shop/api, or have AuthorizationPolicy shop/only-till require a " +
 				"MeshTLSAuthentication with both",
 		}}},
 		Authorizations: []PolicyGrant{grant},
-		Routes:         []InboundRoute{{Route: "default default", Rules: []RoutedRule{{Matches: []string{"/*"}}}}},
+		Routes:         []InboundRoute{{Route: "default route", Rules: []RoutedRule{{Matches: []string{"/*"}}}}},
 		Explained: Explained{Objects: []ExplainedObject{
 			{"Server shop/v", true, "it selects the port, accessPolicy is deny"},
 			{"AuthorizationPolicy shop/only-till", true, "it lets in ServiceAccount till/web"},
@@ -150,6 +160,8 @@ func TestRoutePage(t *testing.T) {
 			}}},
 		},
 		Explained: Explained{
+			Notes: []string{"proxies use ServiceProfile till/web.shop.svc.cluster.local instead, as long as it has " +
+				"routes or dstOverrides"},
 			Objects: []ExplainedObject{
 				{"Service shop/web", true, "it is what clients ask for"},
 				{"HTTPRoute shop/r", true, "it is attached, with 1 of 2 rules"},
@@ -190,7 +202,7 @@ func TestPolicyPageErrors(t *testing.T) {
 	}
 
 	for _, path := range []string{"/explain/policy?workload=shop:p&port=80", "/explain/route?target=web.shop:80"} {
-		_, code, text := get[any](t, pagesOf(nil), path)
+		_, code, text := get[any](t, pagesOf(&Sources{}), path)
 		if code != http.StatusNotFound || !strings.Contains(text, "-policy-addr") {
 			t.Errorf("without policy %s is %d %s", path, code, text)
 		}
