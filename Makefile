@@ -68,7 +68,7 @@ test-short: ## Run unit, property and scenario tests
 .PHONY: test-long
 test-long: SEED = $(shell echo $$((60 * $$(git rev-list --count HEAD 2>/dev/null || echo 1))))
 test-long: ## Run the tests that have many rounds, with all of them
-	go test -timeout 40m ./cluster ./discovery/linkerd ./federation ./internal/repo
+	go test -timeout 40m ./cluster ./cluster/ruleobject ./discovery/linkerd ./federation ./internal/repo
 	go test -timeout 40m -run '^(TestSim|TestMatrix)$$' ./cmd/fingerpost/app -seed $(SEED) -histories 60
 
 # Other histories each time: -count 1.

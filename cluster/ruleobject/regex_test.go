@@ -11,7 +11,7 @@ func TestCheckRegex(t *testing.T) {
 	for _, text := range []string{
 		"", "/a.*", `/items/[0-9]+`, `[[:alpha:]_-]{1,20}`, `[^]a]`, `[]a]`, `[a\[]`, `a{2}b{2,}c{2,3}`, `\p{Greek}`,
 		`\P{L}`, `\pN`, `\x{10FFFF}`, `\x41`, `\{x\}`, `(?i)abc`, `(?P<name>a)(?<other>b)`, `a|b|`, `[{]`, `}`, `]`, `ä+`,
-		`.{1000}`, `\\Q`, `\\1`, `\bfoo\b`, "[[:^digit:]]",
+		`.{1000}`, `\\Q`, `\\1`, `\bfoo\b`, "[[:^digit:]]", `[\d-]`, `\w{100}`, `[a-z]{1000}`,
 	} {
 		if err := checkRegex(text); err != nil {
 			t.Errorf("%q: %v", text, err)
@@ -29,7 +29,7 @@ func TestCheckRegex(t *testing.T) {
 		{`*a`, nil, true},
 		{`a\`, nil, true},
 		{`a**`, nil, false},
-		{`(?x) a`, nil, false},
+		{`(?x) a`, errVerbose, false},
 		{`\u0041`, nil, false},
 		{`a{1001}`, nil, false},
 		{`\Qa\E`, errQuotation, true}, // PN94
@@ -48,9 +48,24 @@ func TestCheckRegex(t *testing.T) {
 		{`a{}`, errBrace, true},
 		{`a{,2}`, errOpenRange, false},
 		{`a{3,2}`, errOrder, true},
+		{`a{ 2}`, errCounts, false},
+		{`a{02}`, errCounts, false},
+		{`[\d-z]`, errDash, true},
+		{`[\pL-z]`, errDash, true},
+		{`[[:alpha:]-z]`, errDash, true},
+		{`[\<]`, errBoundary, true},
+		{`\x{D800}`, errSurrogate, true},
+		{`\p{Cs}`, errSurrogate, true},
+		{`(?P<1>a)`, errGroupName, true},
+		{`(?<1>a)`, errGroupName, true},
+		{`a(?i)*`, errFlags, true},
+		{`(?)a`, errFlags, true},
+		{`(?ii:a)`, errFlags, true},
+		{`(?i-)a`, errFlags, true},
 		{`a{10,2}`, errOrder, true},
 		{strings.Repeat(".{1000}", 11), errRegexSize, false},
 		{strings.Repeat(".{1000}", 500), errRegexSize, false},
+		{`\w{1000}`, errRegexSize, false},
 	} {
 		err := checkRegex(c.text)
 		_, is := errors.AsType[*syntax.Error](err)
