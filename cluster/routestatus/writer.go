@@ -26,14 +26,11 @@ var kinds = slices.DeleteFunc(slices.Clone(ruleobject.Kinds), func(k ruleobject.
 	return !k.IsRoute() && k.Kind != rules.KindRateLimit && k.Kind != rules.KindEgressNetwork
 })
 
-// permissions are what all of it needs. They are granted together, as by Linkerd's own role.
-func permissions() (all []apply.Permission) {
-	for _, kind := range kinds {
-		of := kind.Resource
-		of.Resource += "/status"
-		all = append(all, apply.Permission{Resource: of, Verbs: []string{"patch"}})
-	}
-	return all
+// permission is what writing the status of a kind needs.
+func permission(of ruleobject.Kind) apply.Permission {
+	resource := of.Resource
+	resource.Resource += "/status"
+	return apply.Permission{Resource: resource, Verbs: []string{"patch"}}
 }
 
 // A Writer writes the status of routes, rate limits and EgressNetworks of the local cluster.
@@ -54,16 +51,19 @@ func New(levels *rules.Levels) *Writer {
 // Collectors returns the Writer's metrics, to be registered.
 func (w *Writer) Collectors() []prometheus.Collector { return []prometheus.Collector{w.patches} }
 
-// AddTo adds the task of the Writer to a Campaign.
+// AddTo adds the tasks of the Writer to a Campaign, one for each kind: what may not be written of one kind keeps no
+// other from being written.
 func (w *Writer) AddTo(campaign *apply.Campaign) {
-	campaign.Add(linkerd.PolicyLease, apply.Task{
-		Name:   "status of routes and policies",
-		Wanted: func(s cluster.Spec) bool { return s.Local },
-		Needs:  permissions(),
-		Run: func(ctx context.Context, t *apply.Target) error {
-			return w.newTerm(t).writer.Run(ctx)
-		},
-	})
+	for _, kind := range kinds {
+		campaign.Add(linkerd.PolicyLease, apply.Task{
+			Name:   "statuses of " + kindText(kind.Kind),
+			Wanted: func(s cluster.Spec) bool { return s.Local },
+			Needs:  []apply.Permission{permission(kind)},
+			Run: func(ctx context.Context, t *apply.Target) error {
+				return w.newTerm(t, kind).writer.Run(ctx)
+			},
+		})
+	}
 }
 
 // A key is an object whose status is written. Its text names it for people: two kinds are called HTTPRoute.
@@ -73,13 +73,13 @@ func (k key) String() string { return fmt.Sprintf("%s %s/%s", kindText(k.Kind), 
 
 func kindText(k rules.Kind) string { return k.String() + "." + k.Group() }
 
-// A term is what writes in one term of the Lease. Its informers need no watch of their own: those of package ruleset
-// fill them. They are there for what others do to a status, which no level shows.
+// A term is what writes the status of one kind in one term of the Lease. Its informer needs no watch of its own: that
+// of package ruleset fills it. It is there for what others do to a status, which no level shows.
 type term struct {
-	informers map[rules.Kind]*api.Informer[*record]
-	refs      map[rules.Kind]status.Ref // without names
-	wanted    *facts.Part[rules.Reference, *rules.WantedStatus]
-	writer    *status.Writer[key, content]
+	kind     ruleobject.Kind
+	informer *api.Informer[*record]
+	wanted   *facts.Part[rules.Reference, *rules.WantedStatus]
+	writer   *status.Writer[key, content]
 }
 
 // A record is what is kept of an object.
@@ -102,28 +102,19 @@ func newRecord(object any) (*record, bool) {
 	}, true
 }
 
-func (w *Writer) newTerm(target *apply.Target) *term {
-	term := &term{
-		informers: map[rules.Kind]*api.Informer[*record]{}, refs: map[rules.Kind]status.Ref{},
-		wanted: w.levels.Statuses.In(federation.Cluster(target.Name)),
-	}
-
-	var inputs []apply.Input
-	for _, kind := range kinds {
-		name := kind.String()
-		read := api.Newest(kind.Resource, kind.Versions, name)
-		informer := api.NewInformer(target.Conn, read, newRecord, func(k api.Key) {
-			term.writer.Enqueue(key{kind.Kind, k.Namespace, k.Name})
-		})
-		informer.Optional()
-		term.informers[kind.Kind], inputs = informer, append(inputs, informer)
-		term.refs[kind.Kind] = status.Ref{Resource: kind.Resource, Kind: name}
-	}
+func (w *Writer) newTerm(target *apply.Target, kind ruleobject.Kind) *term {
+	term := &term{kind: kind, wanted: w.levels.Statuses.In(federation.Cluster(target.Name))}
+	read := api.Newest(kind.Resource, kind.Versions, kind.String())
+	term.informer = api.NewInformer(target.Conn, read, newRecord, func(k api.Key) {
+		term.writer.Enqueue(key{kind.Kind, k.Namespace, k.Name})
+	})
+	term.informer.Optional()
 
 	term.writer = status.NewWriter(target.Log, status.Config[key, content]{
 		Manager: linkerd.PolicyController, Client: target.Dynamic, Merges: true,
-		Permissions: target.Permissions, Needs: permissions(), Failures: target.Failures("policy statuses"),
-		Inputs: inputs, Of: term.ref, Keys: term.keys, Object: term.object, Read: readBounded,
+		Permissions: target.Permissions, Needs: []apply.Permission{permission(kind)},
+		Failures: target.Failures("statuses of " + kindText(kind.Kind)),
+		Inputs:   []apply.Input{term.informer}, Of: term.ref, Keys: term.keys, Object: term.object, Read: readBounded,
 		Follow: func(k key) apply.Level { return term.wanted.Watch(rules.Reference(k)) },
 		Wrote: func(k key, reason string) {
 			w.patches.WithLabelValues(kindText(k.Kind), cmp.Or(reason, "Written")).Inc()
@@ -135,17 +126,15 @@ func (w *Writer) newTerm(target *apply.Target) *term {
 }
 
 func (t *term) ref(k key) status.Ref {
-	ref := t.refs[k.Kind]
-	ref.Key = api.Key{Namespace: k.Namespace, Name: k.Name}
-	return ref
+	return status.Ref{
+		Resource: t.kind.Resource, Kind: t.kind.String(), Key: api.Key{Namespace: k.Namespace, Name: k.Name},
+	}
 }
 
 // keys returns those of all objects.
 func (t *term) keys() (all []key) {
-	for of, informer := range t.informers {
-		for _, k := range informer.Keys() {
-			all = append(all, key{of, k.Namespace, k.Name})
-		}
+	for _, k := range t.informer.Keys() {
+		all = append(all, key{t.kind.Kind, k.Namespace, k.Name})
 	}
 	return all
 }
@@ -153,7 +142,7 @@ func (t *term) keys() (all []key) {
 // object returns an object as it was read. What it should show is known if it was computed for its generation: if one
 // of both is behind, it is about to follow.
 func (t *term) object(of key) (status.Object[content], bool) {
-	read, found := t.informers[of.Kind].Get(api.Key{Namespace: of.Namespace, Name: of.Name})
+	read, found := t.informer.Get(api.Key{Namespace: of.Namespace, Name: of.Name})
 	if !found {
 		return status.Object[content]{}, false
 	}

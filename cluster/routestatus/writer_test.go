@@ -553,7 +553,8 @@ func testFailingPatches(s *site) {
 	s.publish()
 	s.pass(time.Minute)
 	failing := s.failing(r)
-	if len(failing) != 1 || failing[0].What != "policy statuses" || failing[0].Count != 1 ||
+	const what = "statuses of HTTPRoute.gateway.networking.k8s.io"
+	if len(failing) != 1 || failing[0].What != what || failing[0].Count != 1 ||
 		!slices.Equal(failing[0].Objects, []string{"HTTPRoute.gateway.networking.k8s.io shop/one"}) {
 		s.t.Errorf("reported: %+v", failing)
 	}
@@ -736,8 +737,8 @@ func TestRateLimit(t *testing.T) {
 	})
 }
 
-// Without a right nothing is written and no Lease is held, which is reported; a kind without a CRD keeps no other from
-// being written, and is written once it is there.
+// Without a right to write the status of one kind that of others is written, which is reported; without any no Lease is
+// held. A kind without a CRD keeps no other from being written, and is written once it is there.
 func TestRightsAndKinds(t *testing.T) {
 	inSite(t, func(s *site) {
 		one := routeNamed("one")
@@ -749,29 +750,49 @@ func TestRightsAndKinds(t *testing.T) {
 			statuses, _ := r.registry.Statuses()
 			return statuses["local"].Writing
 		}
-		if w := writing(); w.State != cluster.ReadOnly || s.holder() != "" ||
-			!strings.Contains(w.Problem, "tcproutes/status") {
-			t.Errorf("without a right: %+v, holder %q", w, s.holder())
+		lacks := func(when string) {
+			t.Helper()
+			if w := writing(); w.State != cluster.ReadOnly || s.holder() == "" ||
+				!strings.Contains(w.Problem, "tcproutes/status") || strings.Contains(w.Problem, "httproutes") {
+				t.Errorf("%s: %+v, holder %q", when, w, s.holder())
+			}
 		}
-		s.api.Deny("patch", linkerd.TCPRoutes.String(), false)
-		s.pass(time.Minute)
+		lacks("without a right")
 		s.exists(server)
 		policy := rules.Reference{Kind: rules.KindPolicyHTTPRoute, Namespace: "shop", Name: "one"}
 		s.route(policy, []rules.Reference{server})
-		s.expect("without a kind", policy, "Server web: Accepted True Accepted")
+		s.expect("without a kind, and a right to another", policy, "Server web: Accepted True Accepted")
+
 		s.api.Serve(httpRoutes, "v1")
 		s.pass(4 * time.Minute) // an optional kind that is absent is asked for ever more rarely
 		s.route(one, []rules.Reference{server})
 		s.expect("with it", one, "Server web: Accepted True Accepted")
+		lacks("much later")
+		s.api.Deny("patch", linkerd.TCPRoutes.String(), false)
+		s.pass(time.Minute)
+		if w := writing(); w.State != cluster.Holding || w.Problem != "" {
+			t.Errorf("with all rights: %+v", w)
+		}
 
-		s.api.Deny("patch", httpRoutes, true)
+		for _, k := range kinds {
+			s.api.Deny("patch", k.Resource.String(), true)
+		}
 		delete(s.objects, server)
 		s.publish()
 		s.pass(20 * time.Second)
-		if w := writing(); w.State != cluster.ReadOnly || s.holder() != "" {
-			t.Errorf("when a right is taken away: %+v, holder %q", w, s.holder())
+		if w := writing(); w.State != cluster.ReadOnly || strings.Count(w.Problem, "httproutes/status") != 2 {
+			t.Errorf("when rights are taken away: %+v", w)
 		}
-		s.api.Deny("patch", httpRoutes, false)
+		r.stop()
+		r = s.start("b")
+		s.pass(time.Minute)
+		if w := writing(); w.State != cluster.ReadOnly || s.holder() != "" {
+			t.Errorf("without any right: %+v, holder %q", w, s.holder())
+		}
+
+		for _, k := range kinds {
+			s.api.Deny("patch", k.Resource.String(), false)
+		}
 		s.pass(2 * time.Minute)
 		s.expect("and back", one, "Server web: Accepted False NoMatchingParent")
 	})
