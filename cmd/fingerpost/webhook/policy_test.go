@@ -99,7 +99,8 @@ type policyCase struct {
 	warnings    []string // a part of each
 }
 
-// testPolicyCases are the contract cases of section PW but for those of PW37, which compares with the reference.
+// testPolicyCases are the contract cases of section PW but for those of PW37, which compares with the reference, and what
+// the webhook says in a case of another section.
 func testPolicyCases(t *testing.T) {
 	t.Helper()
 	for id, cases := range policyCases() {
@@ -172,6 +173,11 @@ func policyCases() map[string][]policyCase {
 	}
 
 	return map[string][]policyCase{
+		"PR60": {{
+			kind: httpRoute, spec: rule("{timeouts: {request: 3s, backendRequest: 1s}, retry: {attempts: 3}, " +
+				"sessionPersistence: {sessionName: s}}"),
+			warnings: []string{"backendRequest", "retry", "sessionPersistence"},
+		}},
 		"PW01": ofEachKind,
 		"PW03": denied(policy, requiring(meshRef+","+meshRef), requiring(accountRef+","+accountRef),
 			requiring(meshRef+","+accountRef), requiring(netsRef+","+netsRef)),
