@@ -464,8 +464,8 @@ func TestWatchNames(t *testing.T) {
 	})
 }
 
-// Streams with an equal level share one encoding (PO25).
-func TestOneEncoding(t *testing.T) {
+// Another level of the same bytes is not sent, and what is kept does not grow by it.
+func TestSameBytes(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.setService("web", 8080)
 		w.list()
@@ -476,7 +476,7 @@ func TestOneEncoding(t *testing.T) {
 		size := w.serving.Cache().Bytes()
 		w.setService("web", 8080, 9090) // another level, of the same bytes
 		for _, stream := range streams {
-			w.wants("PO25", stream, "web:8080")
+			w.wants("once", stream, "web:8080")
 		}
 		if got := w.serving.Cache().Bytes(); got > 3*size {
 			t.Errorf("the cache grew from %d to %d bytes", size, got)
