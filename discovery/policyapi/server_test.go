@@ -376,6 +376,53 @@ func TestWatch(t *testing.T) {
 	})
 }
 
+// Which Service an address stands for follows from all that have it, in whatever order they are read.
+func TestWatchSharedAddress(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.addresses.Set(serviceIP, &federation.Address{Services: []federation.Service{
+			{Namespace: "shop", Name: "heir"}, {Namespace: "shop", Name: "web"},
+		}})
+		read := func(name string, year int) {
+			reference := rules.Reference{Kind: rules.KindService, Namespace: "shop", Name: name}
+			w.targets.Set(reference, &rules.Target{
+				Reference: reference, Exists: true, Created: time.Date(year, 1, 1, 0, 0, 0, 0, time.UTC),
+				Ports: []rules.ServicePort{{NamedPort: rules.NamedPort{Number: 80}}},
+			})
+		}
+		w.list()
+
+		early := w.watch(to("10.96.0.10:80"))
+		w.wants("nothing is read", early)
+		read("heir", 2026)
+		w.wants("one is read", early, "heir:80")
+		read("web", 2025)
+		w.wantsEnd("the older one is read", early, codes.OK)
+		late := w.watch(to("10.96.0.10:80"))
+		w.wants("PO24", late, "web:80")
+		w.targets.Delete(web)
+		w.wantsEnd("PO08", late, codes.OK)
+	})
+}
+
+// An EgressNetwork of which nothing else is read, yet or any more, has no answer: it may deny everything.
+func TestWatchUnreadEgress(t *testing.T) {
+	inWorld(t, func(w *world) {
+		unread := rules.Reference{Kind: rules.KindEgressNetwork, Namespace: "shop", Name: "far"}
+		w.setEgress("far", "198.51.100.0/24")
+		w.targets.Delete(unread)
+		w.list()
+
+		stream := w.watch(to("198.51.100.7:443"))
+		w.wants("it is not read", stream)
+		w.setEgress("far", "198.51.100.0/24")
+		w.wants("it is read", stream, "far:443")
+		w.targets.Delete(unread)
+		w.wants("it is about to go", stream)
+		w.egress.Delete("shop")
+		w.wantsEnd("it is gone", stream, codes.OK)
+	})
+}
+
 // A Service that stands for others has the protocol that they declare, unless it declares one itself.
 func TestImportedProtocol(t *testing.T) {
 	inWorld(t, func(w *world) {

@@ -69,7 +69,8 @@ type outboundReader struct {
 	asked       target
 	client      string // its namespace
 	address     watch.Lookup[netip.Addr, *federation.Address]
-	target      watch.Lookup[rules.Reference, *rules.Target]
+	sharing     []watch.Lookup[rules.Reference, *rules.Target] // of the Services at the address
+	target      watch.Lookup[rules.Reference, *rules.Target]   // of a Service that is named, or of an EgressNetwork
 	own, global watch.Lookup[string, *rules.NamespaceEgress]
 	imports     *federation.Watch // of the target, if it stands for others and they count; nil: it does not
 	bell        *watch.Bell
@@ -86,6 +87,7 @@ func (s *Server) newOutboundReader(asked target, client string, bell *watch.Bell
 
 func (r *outboundReader) close() {
 	r.address.Close()
+	r.share(nil)
 	r.target.Close()
 	r.own.Close()
 	r.global.Close()
@@ -99,25 +101,23 @@ func (r *outboundReader) closeImports() {
 	}
 }
 
-// errUnknown is what a call gets about an address of a Service that is about to be read.
-var errUnknown = status.Error(codes.Unavailable, "the Service at the address was not read yet")
+// errUnknown is what a call gets about an address of something that is about to be read.
+var errUnknown = status.Error(codes.Unavailable, "what the address stands for was not read yet")
 
 // level returns the level of what the client asks for. The error is NotFound if that is nothing, and errUnknown if it
 // is not known yet.
 func (r *outboundReader) level() (level outboundLevel, err error) {
 	ip := r.asked.address.Addr()
 	if !ip.IsValid() {
-		return r.levelOf(r.asked.service), nil
+		return r.levelOf(r.asked.service, r.target.Of(r.asked.service)), nil
 	}
 
 	if a := r.address.Of(ip); a != nil && len(a.Services) > 0 {
-		service, is := rules.Oldest(a.Services, r.server.levels.Targets.Get)
-		if !is {
-			first := a.Services[0]
-			r.target.Of(rules.Reference{Kind: rules.KindService, Namespace: first.Namespace, Name: first.Name})
+		service := rules.Oldest(r.share(a.Services))
+		if service == nil {
 			return level, errUnknown
 		}
-		return r.levelOf(service), nil
+		return r.levelOf(service.Reference, service), nil
 	}
 	if r.server.options.InCluster(ip) {
 		return level, noTarget(r.asked)
@@ -125,10 +125,30 @@ func (r *outboundReader) level() (level outboundLevel, err error) {
 
 	own, global := r.egress(&r.own, r.client), r.egress(&r.global, r.server.options.EgressNamespace)
 	if e := r.server.options.Egress(ip, own, global); e != nil {
-		level = r.levelOf(e.Reference)
+		target := r.target.Of(e.Reference)
+		if target == nil {
+			return level, errUnknown
+		}
+		level = r.levelOf(e.Reference, target)
 	}
 	level.original = r.asked.address
 	return level, nil
+}
+
+// share returns what there is of the Services at an address; nil where one was not read yet. Which of them the address
+// stands for follows from all of them, so that all are watched.
+func (r *outboundReader) share(services []federation.Service) (targets []*rules.Target) {
+	for i, s := range services {
+		if i == len(r.sharing) {
+			r.sharing = append(r.sharing, watch.NewLookup(r.server.levels.Targets, r.bell))
+		}
+		of := rules.Reference{Kind: rules.KindService, Namespace: s.Namespace, Name: s.Name}
+		targets = append(targets, r.sharing[i].Of(of))
+	}
+	for i := len(services); i < len(r.sharing); i++ {
+		r.sharing[i].Close()
+	}
+	return targets
 }
 
 func (r *outboundReader) egress(
@@ -142,8 +162,8 @@ func (r *outboundReader) egress(
 
 // levelOf returns the level of a Service or an EgressNetwork. Clients of all namespaces share it unless some of them
 // get routes of their own.
-func (r *outboundReader) levelOf(of rules.Reference) outboundLevel {
-	level := outboundLevel{of: of, target: r.target.Of(of)}
+func (r *outboundReader) levelOf(of rules.Reference, target *rules.Target) outboundLevel {
+	level := outboundLevel{of: of, target: target}
 	level.query = rules.OutboundQuery{Port: r.asked.port, ByAddress: r.asked.address.IsValid()}
 	if level.target != nil && level.target.HasConsumers(r.client) {
 		level.query.Client = r.client

@@ -137,17 +137,14 @@ func (t *Target) HasConsumers(namespace string) bool {
 }
 
 // Oldest returns the Service that an address stands for if several have it as their cluster IP, as while one takes the
-// place of another. target returns what there is of each.
-func Oldest(services []federation.Service, target func(Reference) (*Target, bool)) (of Reference, found bool) {
-	var oldest *Target
-	for _, service := range services {
-		reference := Reference{KindService, service.Namespace, service.Name}
-		t, exists := target(reference)
-		if exists && (oldest == nil || compareCreated(t, oldest) < 0) {
-			of, oldest, found = reference, t, true
+// place of another; nil if there is none.
+func Oldest(all []*Target) (oldest *Target) {
+	for _, t := range all {
+		if t != nil && (oldest == nil || compareCreated(t, oldest) < 0) {
+			oldest = t
 		}
 	}
-	return of, found
+	return oldest
 }
 
 func compareCreated(a, b *Target) int {
