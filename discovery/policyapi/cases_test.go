@@ -91,9 +91,10 @@ func testEncodesOncePerServer(t *testing.T) {
 	})
 }
 
-// PO25, PZ05: a route of a Service changes, which a thousand clients watch. Each of them gets a message, and all of them
-// the same one, which was encoded once.
+// PO25, PZ05: a route of a Service changes, which a thousand clients watch. Each of them gets a message, and all of
+// them the same one, which was encoded once.
 func testEncodesOnce(t *testing.T, ruleCount, matchCount int) {
+	t.Helper()
 	routed := func(text string) *rules.Target {
 		route := &rules.Route{
 			Meta:    rules.Meta{Reference: rules.Reference{Kind: rules.KindHTTPRoute, Namespace: "shop", Name: "r"}},

@@ -99,8 +99,8 @@ type policyCase struct {
 	warnings    []string // a part of each
 }
 
-// testPolicyCases are the contract cases of section PW but for those of PW37, which compares with the reference, and what
-// the webhook says in a case of another section.
+// testPolicyCases are the contract cases of section PW but for those of PW37, which compares with the reference, and
+// what the webhook says in a case of another section.
 func testPolicyCases(t *testing.T) {
 	t.Helper()
 	for id, cases := range policyCases() {
