@@ -6,8 +6,10 @@ import (
 	"net/netip"
 	"runtime"
 	"testing"
+	"time"
 
 	netpb "github.com/linkerd/linkerd2-proxy-api/go/net"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/fingerpost/fingerpost/discovery/policyapi"
@@ -17,11 +19,31 @@ import (
 
 // Cases that no scenario can express.
 func TestCases(t *testing.T) {
+	t.Run("PP15", testDrain)
 	t.Run("PP17", testForgetsAuthorities)
 	t.Run("PN70", testEncodesOncePerServer)
 	t.Run("PO25", func(t *testing.T) { testEncodesOnce(t, 1, 1) })
 	t.Run("PZ05", func(t *testing.T) { testEncodesOnce(t, 16, 8) })
 	t.Run("PZ07", testBinaryAddresses)
+}
+
+// PP15: a drain ends a hundred streams with OK, within its time.
+func testDrain(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.setService("web", 8080)
+		w.setPod("p")
+		w.list()
+		var streams []*stream
+		for range 50 {
+			streams = append(streams, w.watch(to("10.96.0.10:8080")), w.watchPort("shop:p", 8080))
+		}
+		drained := w.serving.Drain(5 * time.Second)
+		elapse(5 * time.Second)
+		for _, s := range streams {
+			w.wantsEnd("PP15", s, codes.OK)
+		}
+		<-drained
+	})
 }
 
 // PP17: what clients have asked for leaves nothing behind, however many names there were.

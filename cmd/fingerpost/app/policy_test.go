@@ -2,9 +2,11 @@ package app_test
 
 import (
 	"context"
+	"encoding/json"
 	"flag"
 	"fmt"
 	"net/netip"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -18,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/fingerpost/fingerpost/cmd/fingerpost/app"
+	"github.com/fingerpost/fingerpost/cmd/fingerpost/debug"
 	"github.com/fingerpost/fingerpost/discovery/proxy"
 	"github.com/fingerpost/fingerpost/discovery/proxyapi"
 	"github.com/fingerpost/fingerpost/federation/rules"
@@ -216,6 +219,28 @@ func conditionsOf(of map[string]any, show []string) (text string) {
 		}
 	}
 	return text
+}
+
+// explainPort prints the objects that bear on a port, or have no effect there, and what cannot be used of them.
+func (s *scenario) explainPort(workload, port string) {
+	s.t.Helper()
+	query := url.Values{"workload": {workload}, "port": {port}}
+	text := s.fetch(s.t.Context(), s.first().name, "/explain/policy?"+query.Encode())
+	var page debug.PolicyPage
+	if err := json.Unmarshal(text, &page); err != nil {
+		s.t.Fatal(err)
+	}
+
+	for _, o := range page.Objects {
+		effect := "counts"
+		if !o.Counts {
+			effect = "has no effect"
+		}
+		fmt.Fprintf(&s.out, "%s %s: %s\n", o.Object, effect, o.Why)
+	}
+	for _, f := range page.Findings {
+		fmt.Fprintf(&s.out, "%s: %s\n", f.Object, strings.Join(f.Lines, "; "))
+	}
 }
 
 // printReady prints whether a replica is ready, and what it waits for.

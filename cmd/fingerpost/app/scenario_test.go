@@ -439,6 +439,8 @@ func (s *scenario) do(verb string, args []string) {
 		s.until(at(0))
 	case "explain":
 		s.explain(at(0), args[1:])
+	case "explain-port":
+		s.explainPort(at(0), at(1))
 	case "traffic":
 		s.traffic(at(0), args[1:])
 	case "spread":

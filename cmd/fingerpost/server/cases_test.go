@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"strings"
 	"testing"
 	"time"
 
@@ -12,13 +13,14 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// TestCases are the contract cases of the process: its gRPC server (O07, T09), its admin pages and its flags.
+// TestCases are the contract cases of the process: its gRPC server (O07, T09) and its admin pages.
 func TestCases(t *testing.T) {
 	t.Run("O07", testManyStreams)
 	t.Run("T01", testAlive)
 	t.Run("T02", testReady)
 	t.Run("T04", testPprof)
 	t.Run("T09", testHandled)
+	t.Run("PP03", testAliveUnlisted)
 }
 
 // O07: one connection carries as many streams as a client opens.
@@ -69,6 +71,17 @@ func testReady(t *testing.T) {
 	ready.setReady(true)
 	if code, body := ask(ready.Report, false, "/ready"); code != 200 || body != "ok\n" {
 		t.Errorf("after the sync: %d %q", code, body)
+	}
+}
+
+// PP03: while a kind is not listed the process is alive, and /ready names the kind.
+func testAliveUnlisted(t *testing.T) {
+	unlisted := func() (bool, []string) { return false, []string{"objects of policy (servers.policy.linkerd.io)"} }
+	if code, body := ask(unlisted, false, "/live"); code != 200 {
+		t.Errorf("/live: %d %s", code, body)
+	}
+	if code, body := ask(unlisted, false, "/ready"); code == 200 || !strings.Contains(body, "servers") {
+		t.Errorf("/ready: %d %s", code, body)
 	}
 }
 
