@@ -158,7 +158,9 @@ func (s *site) publish() {
 	for of, route := range s.routes {
 		all[of] = &rules.WantedStatus{
 			Generation: route.Generation, Partial: route.Partial(),
-			Parents: rules.StatusOf(route, attached, func(r rules.Reference) bool { return s.objects[r].Exists }),
+			Parents: rules.StatusOf(route, attached, func(r rules.Reference) (bool, string) {
+				return s.objects[r].Exists, ""
+			}),
 		}
 	}
 	for of, want := range s.verdicts {

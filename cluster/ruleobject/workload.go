@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/fingerpost/fingerpost/cluster/linkerd"
+	"github.com/fingerpost/fingerpost/federation"
 	"github.com/fingerpost/fingerpost/federation/rules"
 )
 
@@ -153,6 +154,18 @@ type Service struct {
 	rules.Target      // without what attaches to it
 	HasIP        bool // it has a cluster IP
 	Findings     []rules.Finding
+
+	// Clusters are those of the Services that it stands for, sorted; a plain one has none. A mirror through a gateway
+	// has one, and imports nothing.
+	Clusters []federation.Cluster
+}
+
+// StandsForOthers reports whether its requests go to other Services, as those of a mirror do.
+func (s *Service) StandsForOthers() bool { return s.Imports || len(s.Clusters) > 0 }
+
+// StandsForSame reports whether two Services stand for others in the same clusters, or for none.
+func (s *Service) StandsForSame(o *Service) bool {
+	return s.Imports == o.Imports && slices.Equal(s.Clusters, o.Clusters)
 }
 
 // ReadService reads a Service.

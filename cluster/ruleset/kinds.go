@@ -36,7 +36,7 @@ func (r *Reconciler) addKinds() {
 	})
 	addKind(r, rules.KindService, view.ServiceKind(), func(s *corev1.Service) (*ruleobject.Service, error) {
 		service := ruleobject.ReadService(s)
-		service.Imports = view.StandsForOthers(s)
+		service.Imports, service.Clusters = view.StandsForOthers(s), view.ClustersBehind(r.cluster, s)
 		return service, nil
 	})
 	addKind(r, rules.KindExternalWorkload, externals, func(u *unstructured.Unstructured) (*rules.Workload, error) {

@@ -1,10 +1,13 @@
 package ruleset
 
 import (
+	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/fingerpost/fingerpost/cluster/ruleobject"
+	"github.com/fingerpost/fingerpost/federation"
 	"github.com/fingerpost/fingerpost/federation/facts"
 	"github.com/fingerpost/fingerpost/federation/rules"
 )
@@ -118,7 +121,7 @@ func (r *Reconciler) publishServers(of string) {
 		return
 	}
 
-	domains, _ := r.domains()
+	domains, _ := r.clusters.TrustDomains()
 	routes := map[*rules.Route]bool{}
 	for name := range objects.servers {
 		server := rules.Reference{Kind: rules.KindServer, Namespace: of, Name: name}
@@ -179,6 +182,29 @@ func (r *Reconciler) exists(of rules.Reference) bool {
 	return is
 }
 
+// find reports whether there is a Service, and why it leads nowhere: those that it stands for are in clusters that are
+// not linked, or there are none.
+func (r *Reconciler) find(of rules.Reference) (exists bool, nowhere string) {
+	service, exists := r.values[of].(*ruleobject.Service)
+	if !exists || !service.StandsForOthers() {
+		return exists, ""
+	}
+	if len(service.Clusters) == 0 {
+		return true, fmt.Sprintf("Service %s/%s has no members", of.Namespace, of.Name)
+	}
+
+	membership, _ := r.clusters.Membership()
+	var unlinked []string
+	for _, c := range service.Clusters {
+		if c == r.cluster || membership.Of(c) != federation.StateUnlinked {
+			return true, ""
+		}
+		unlinked = append(unlinked, string(c))
+	}
+	return true, fmt.Sprintf("Service %s/%s stands for others, in clusters that are not linked: %s",
+		of.Namespace, of.Name, strings.Join(unlinked, ", "))
+}
+
 func (r *Reconciler) publishEgress(of string) {
 	n := r.namespaces[of]
 	switch {
@@ -211,7 +237,7 @@ func (r *Reconciler) statusOf(of rules.Reference) *rules.WantedStatus {
 	case *rules.Route:
 		return &rules.WantedStatus{
 			Generation: value.Generation, Partial: value.Partial(),
-			Parents: rules.StatusOf(value, r.attachedTo, r.exists),
+			Parents: rules.StatusOf(value, r.attachedTo, r.find),
 		}
 	case *rules.EgressNetwork:
 		return &rules.WantedStatus{Generation: value.Generation, Verdict: r.options.StatusOfEgress(value)}

@@ -26,8 +26,15 @@ type object struct {
 	api.Key
 }
 
-// trustDomains stands in the queue for those of other clusters.
-var trustDomains = object{}
+// Clusters is what follows from other clusters. Each function returns a channel, too, which closes when there is
+// something else.
+type Clusters struct {
+	TrustDomains func() ([]string, <-chan struct{})               // those whose ServiceAccounts count
+	Membership   func() (*federation.Membership, <-chan struct{}) // which of them are linked
+}
+
+// otherClusters stands in the queue for them.
+var otherClusters = object{}
 
 // A Reconciler keeps the Levels of one cluster true to its objects, over one engagement with it. Its stores are filled
 // by informers; the rest belongs to Begin, and then to the one goroutine of Run.
@@ -49,6 +56,8 @@ type Reconciler struct {
 	options *rules.Options
 	levels  *rules.Levels
 
+	clusters Clusters
+
 	inputs   []input
 	interned interner
 	queue    workqueue.TypedInterface[object] // set by Begin, before it sets enqueues
@@ -61,9 +70,6 @@ type Reconciler struct {
 	namespaces map[string]*namespace
 	mesh       map[rules.Reference]*rules.MeshTLSAuthentication
 	networks   map[rules.Reference]*rules.NetworkAuthentication
-
-	// domains are the trust domains of other clusters whose ServiceAccounts count, and when there are others.
-	domains func() (all []string, changed <-chan struct{})
 
 	attached map[rules.Reference][]rules.Attachment // what is decided about routes, by the parent that they name
 
@@ -123,15 +129,12 @@ func newDirt() dirt {
 	}
 }
 
-// NewReconciler returns a Reconciler for one engagement with a cluster. Its stores may be filled at once. domains
-// returns the trust domains of other clusters whose ServiceAccounts count, and a channel that closes when there are
-// others.
+// NewReconciler returns a Reconciler for one engagement with a cluster. Its stores may be filled at once.
 func NewReconciler(
-	log logr.Logger, cluster federation.Cluster, levels *rules.Levels, options *rules.Options,
-	domains func() ([]string, <-chan struct{}),
+	log logr.Logger, cluster federation.Cluster, levels *rules.Levels, options *rules.Options, others Clusters,
 ) *Reconciler {
 	r := &Reconciler{
-		log: log, cluster: cluster, options: options, levels: levels, domains: domains,
+		log: log, cluster: cluster, options: options, levels: levels, clusters: others,
 		unlisted: map[rules.Kind]bool{}, values: map[rules.Reference]any{}, namespaces: map[string]*namespace{},
 		mesh:     map[rules.Reference]*rules.MeshTLSAuthentication{},
 		networks: map[rules.Reference]*rules.NetworkAuthentication{},
@@ -198,7 +201,7 @@ func (r *Reconciler) inputOf(kind rules.Kind) input {
 func (r *Reconciler) Run(ctx context.Context) {
 	context.AfterFunc(ctx, r.queue.ShutDown) // which ends the loop
 	var follower sync.WaitGroup
-	follower.Go(func() { r.followDomains(ctx) })
+	follower.Go(func() { r.followClusters(ctx) })
 	defer follower.Wait()
 
 	for {
@@ -218,25 +221,32 @@ func (r *Reconciler) Run(ctx context.Context) {
 	}
 }
 
-// followDomains enqueues the trust domains when they change.
-func (r *Reconciler) followDomains(ctx context.Context) {
+// followClusters enqueues the other clusters when they change.
+func (r *Reconciler) followClusters(ctx context.Context) {
 	for {
-		_, changed := r.domains()
-		r.queue.Add(trustDomains)
+		_, domains := r.clusters.TrustDomains()
+		_, linked := r.clusters.Membership()
+		r.queue.Add(otherClusters)
 		select {
-		case <-changed:
+		case <-domains:
+		case <-linked:
 		case <-ctx.Done():
 			return
 		}
 	}
 }
 
-// take takes one item of the queue: an object, a kind that is listed, or the trust domains.
+// take takes one item of the queue: an object, a kind that is listed, or the other clusters.
 func (r *Reconciler) take(next object) {
 	switch {
-	case next == trustDomains:
+	case next == otherClusters:
 		for namespace := range r.namespaces {
 			r.dirty.servers[namespace] = true
+		}
+		for backend, senders := range r.sendersTo {
+			if service, is := r.values[backend].(*ruleobject.Service); is && service.StandsForOthers() {
+				maps.Copy(r.dirty.statuses, senders)
+			}
 		}
 	case next.Name == "":
 		delete(r.unlisted, next.kind)
@@ -310,7 +320,7 @@ func (r *Reconciler) change(of rules.Reference, old, now any) {
 
 	switch of.Kind {
 	case rules.KindService:
-		r.changeService(of, old == nil || now == nil)
+		r.changeService(of, old, now)
 	case rules.KindServer:
 		put(objects.servers, of.Name, now)
 		r.dirty.servers[of.Namespace] = true
@@ -365,14 +375,20 @@ func (r *Reconciler) dirtyLimits(n *namespace) {
 	}
 }
 
-// changeService notes what depends on a Service, and on whether it exists if that has changed.
-func (r *Reconciler) changeService(of rules.Reference, comesOrGoes bool) {
+// changeService notes what depends on a Service: on whether it exists, and on what it stands for, if that has changed.
+func (r *Reconciler) changeService(of rules.Reference, old, now any) {
 	r.dirty.targets[of], r.dirty.parents[of] = true, true
-	if !comesOrGoes {
+	before, existed := old.(*ruleobject.Service)
+	after, exists := now.(*ruleobject.Service)
+	if existed && exists && before.StandsForSame(after) {
+		return
+	}
+
+	maps.Copy(r.dirty.statuses, r.sendersTo[of])
+	if existed && exists {
 		return
 	}
 	for sender := range r.sendersTo[of] {
-		r.dirty.statuses[sender] = true
 		for _, parent := range r.route(sender).Parents {
 			r.dirty.targets[parent.Reference] = true
 		}

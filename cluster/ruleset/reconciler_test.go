@@ -27,8 +27,9 @@ import (
 // A fixture is a Reconciler whose stores a test fills.
 type fixture struct {
 	*Reconciler
-	accepted []string // trust domains
-	t        interface {
+	accepted   []string // trust domains
+	membership *federation.Membership
+	t          interface {
 		Helper()
 		Fatal(...any)
 	}
@@ -55,8 +56,10 @@ func newFixtureOf(t interface {
 		DefaultPolicy: rules.AllUnauthenticated,
 	}
 	f := &fixture{t: t}
-	domains := func() ([]string, <-chan struct{}) { return f.accepted, nil }
-	f.Reconciler = NewReconciler(logr.Discard(), "local", levels, options, domains)
+	f.Reconciler = NewReconciler(logr.Discard(), "local", levels, options, Clusters{
+		TrustDomains: func() ([]string, <-chan struct{}) { return f.accepted, nil },
+		Membership:   func() (*federation.Membership, <-chan struct{}) { return f.membership, nil },
+	})
 	var inputs []view.Input
 	for _, kind := range unlisted {
 		inputs = append(inputs, f.inputOf(kind).Input)
@@ -180,8 +183,14 @@ func drawObject(t *rapid.T) string {
 		return head("workload.linkerd.io/v1beta1", "ExternalWorkload") + "spec: {ports: " +
 			one("ports", `[{name: http, port: 80}]`, `5`) + "}"
 	case "Service":
-		return head("v1", "Service") + "  annotations: {timeout.linkerd.io/request: " + one("timeout", "1s", "x") +
-			"}\nspec: {clusterIP: " + one("ip", "10.0.0.1", "None") + ", ports: [{port: 80}]}"
+		labels := one("labels", "", "multicluster.linkerd.io/remote-discovery: east, "+
+			"multicluster.linkerd.io/remote-service: web", "mirror.linkerd.io/mirrored-service: 'true', "+
+			"mirror.linkerd.io/cluster-name: west")
+		members := one("members", "", ", multicluster.linkerd.io/remote-discovery: 'a@west,b@east'",
+			", multicluster.linkerd.io/remote-discovery: ''")
+		return head("v1", "Service") + "  labels: {" + labels + "}\n  annotations: {timeout.linkerd.io/request: " +
+			one("timeout", "1s", "x") + members + "}\nspec: {clusterIP: " +
+			one("ip", "10.0.0.1", "None") + ", ports: [{port: 80}]}"
 	case "Server":
 		return policy("v1beta3", "Server", one("server",
 			`{podSelector: {}, port: http, accessPolicy: deny}`, `{podSelector: {matchLabels: {app: a}}, port: 80}`,
@@ -247,7 +256,15 @@ func TestReconcilerFollows(t *testing.T) {
 			}
 			if rapid.IntRange(0, 9).Draw(t, "accepts") == 0 {
 				f.accepted = rapid.SliceOfN(rapid.SampledFrom([]string{"east", "west"}), 0, 2).Draw(t, "accepted")
-				f.queue.Add(trustDomains)
+				f.queue.Add(otherClusters)
+			}
+			if rapid.IntRange(0, 9).Draw(t, "links") == 0 {
+				states := map[federation.Cluster]federation.LinkState{}
+				for _, c := range []federation.Cluster{"east", "west"} {
+					states[c] = federation.LinkState(rapid.IntRange(0, 2).Draw(t, "state of "+string(c)))
+				}
+				f.membership = federation.NewMembership(states, federation.StateUnlinked, true)
+				f.queue.Add(otherClusters)
 			}
 		}
 		for _, kind := range unlisted {
@@ -257,7 +274,7 @@ func TestReconcilerFollows(t *testing.T) {
 
 		fresh := newFixture(t)
 		defer fresh.end()
-		fresh.accepted = f.accepted
+		fresh.accepted, fresh.membership = f.accepted, f.membership
 		for _, object := range there {
 			fresh.put(object)
 		}

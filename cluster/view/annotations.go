@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/fingerpost/fingerpost/cluster/linkerd"
+	"github.com/fingerpost/fingerpost/federation"
 	"github.com/fingerpost/fingerpost/federation/policy"
 )
 
@@ -80,6 +81,25 @@ func Misread(annotations map[string]string, known []string) string {
 func StandsForOthers(svc *corev1.Service) bool {
 	_, isMirror := svc.Labels[linkerd.RemoteDiscoveryKey]
 	return isMirror || IsFederated(svc)
+}
+
+// ClustersBehind returns the clusters of the Services that one stands for, sorted: of the members of a federated
+// Service, and of what a mirror leads to, through a gateway or not. own is the cluster of the Service.
+func ClustersBehind(own federation.Cluster, svc *corev1.Service) (all []federation.Cluster) {
+	var out omissions // a View has them
+	var view federation.View
+	view.Composition, view.Malformed = newComposition(own, svc, &out)
+
+	if gateway := throughGateway(svc, &view, &out); gateway != "" {
+		return []federation.Cluster{gateway}
+	}
+	if view.Composition != nil {
+		for _, m := range view.Composition.Members {
+			all = append(all, m.Cluster)
+		}
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
 }
 
 // IsFederated reports whether a Service stands for those of several clusters.

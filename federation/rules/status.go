@@ -1,6 +1,7 @@
 package rules
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -50,10 +51,10 @@ type ParentStatus struct {
 }
 
 // StatusOf returns what the status of a route has of its parents, in the order of the object: of those that are a
-// Server, a Service or an EgressNetwork. attached returns what Attach decides about all routes of an object, and exists
-// whether a Service does.
+// Server, a Service or an EgressNetwork. attached returns what Attach decides about all routes of an object, and find
+// whether a Service exists, and why it leads nowhere if it does.
 func StatusOf(
-	route *Route, attached func(Reference) []Attachment, exists func(Reference) bool,
+	route *Route, attached func(Reference) []Attachment, find func(Reference) (exists bool, nowhere string),
 ) (all []ParentStatus) {
 	for _, parent := range route.Parents {
 		found := attached(parent.Reference)
@@ -64,15 +65,20 @@ func StatusOf(
 
 		status := ParentStatus{Parent: parent, Verdict: found[i].Verdict}
 		if parent.Kind != KindServer {
-			status.Backends = resolve(route, parent.Reference, exists)
+			status.Backends = resolve(route, parent.Reference, find)
 		}
 		all = append(all, status)
 	}
 	return all
 }
 
-// resolve returns the first thing that is wrong with the backends of a route. Ports and filters do not count.
-func resolve(route *Route, parent Reference, exists func(Reference) bool) *Resolution {
+// resolve returns the first thing that is wrong with the backends of a route. Ports and filters do not count. That one
+// leads nowhere is no fault of the route: the message names it.
+func resolve(
+	route *Route, parent Reference, find func(Reference) (exists bool, nowhere string),
+) *Resolution {
+	resolved := &Resolution{Reason: ResolvedRefs}
+
 	for i := range route.Rules {
 		for _, b := range route.Rules[i].Backends {
 			switch {
@@ -81,12 +87,16 @@ func resolve(route *Route, parent Reference, exists func(Reference) bool) *Resol
 			case b.Kind == KindEgressNetwork:
 			case b.Kind != KindService:
 				return &Resolution{Reason: InvalidKind}
-			case !exists(b.Reference):
-				return &Resolution{Reason: BackendNotFound}
+			default:
+				exists, nowhere := find(b.Reference)
+				if !exists {
+					return &Resolution{Reason: BackendNotFound}
+				}
+				resolved.Message = cmp.Or(resolved.Message, nowhere)
 			}
 		}
 	}
-	return &Resolution{Reason: ResolvedRefs}
+	return resolved
 }
 
 // MaxPartial is how many bytes of what is wrong with a route its status has.

@@ -64,6 +64,15 @@ func TestStatusOf(t *testing.T) {
 			"web:8080 Accepted, InvalidKind (EgressNetwork out is not the parent of the route)",
 		},
 		{
+			"PM13", to(web, backend(KindService, "shop", "mirror", 80, 1), api), web,
+			"web:8080 Accepted, ResolvedRefs (it is not linked)",
+		},
+		{
+			"PM13, and one that is missing",
+			to(web, backend(KindService, "shop", "mirror", 80, 1), backend(KindService, "shop", "gone", 80, 1)), web,
+			"web:8080 Accepted, BackendNotFound",
+		},
+		{
 			"the parent itself", to(out, backend(KindEgressNetwork, "shop", "out", 80, 1)), out,
 			"out:8080 Accepted, ResolvedRefs",
 		},
@@ -77,8 +86,13 @@ func TestStatusOf(t *testing.T) {
 			object.Reference = of
 			return Attach(object, []*Route{c.route})
 		}
-		exists := func(of Reference) bool { return of == api.Reference }
-		if got := strings.Join(statusLines(StatusOf(c.route, attached, exists)), "; "); got != c.want {
+		find := func(of Reference) (exists bool, nowhere string) {
+			if of.Name == "mirror" {
+				return true, "it is not linked"
+			}
+			return of == api.Reference, ""
+		}
+		if got := strings.Join(statusLines(StatusOf(c.route, attached, find)), "; "); got != c.want {
 			t.Errorf("%s: %s, want %s", c.id, got, c.want)
 		}
 	}
@@ -148,7 +162,7 @@ func TestAttachmentIsCondition(t *testing.T) {
 		attached := func(Reference) []Attachment { return Attach(object, routes) }
 		accepted := map[string]bool{}
 		for _, r := range routes {
-			for _, s := range StatusOf(r, attached, func(Reference) bool { return true }) {
+			for _, s := range StatusOf(r, attached, func(Reference) (bool, string) { return true, "" }) {
 				accepted[r.Name] = accepted[r.Name] || s.Accepted()
 			}
 		}

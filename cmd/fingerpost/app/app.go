@@ -245,8 +245,8 @@ func (a *App) newRules(log logr.Logger, options Options) func(federation.Cluster
 	}
 	a.Levels = rules.NewLevels(a.Store)
 	return func(local federation.Cluster) cluster.Reader {
-		reader := ruleset.NewReconciler(
-			log, local, a.Levels, &options.Policy.Rules, a.Registry.AcceptedTrustDomains)
+		others := ruleset.Clusters{TrustDomains: a.Registry.AcceptedTrustDomains, Membership: a.Links.Membership}
+		reader := ruleset.NewReconciler(log, local, a.Levels, &options.Policy.Rules, others)
 		a.objects.Store(reader)
 		return reader
 	}

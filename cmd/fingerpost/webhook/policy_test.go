@@ -100,7 +100,7 @@ type policyCase struct {
 }
 
 // testPolicyCases are the contract cases of section PW but for those of PW37, which compares with the reference, and
-// what the webhook says in a case of another section.
+// the warnings in a case of another section.
 func testPolicyCases(t *testing.T) {
 	t.Helper()
 	for id, cases := range policyCases() {
