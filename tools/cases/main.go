@@ -41,8 +41,7 @@ func run(root string) error {
 	covered := map[string]bool{}
 	for test := range passed {
 		kind, id, _ := strings.Cut(test, "/")
-		if kind == "TestCases" || hasTranscript(filepath.Join(root, "cmd", "fingerpost", "app", "testdata",
-			"cases", id+".txtar")) {
+		if kind == "TestCases" || hasTranscript(filepath.Join(root, casesDir, id+".txtar")) {
 			covered[id] = true
 		}
 	}
@@ -69,6 +68,9 @@ func run(root string) error {
 	}
 	return nil
 }
+
+// casesDir has the scenarios of cases.
+const casesDir = "cmd/fingerpost/app/testdata/cases"
 
 // short lists ids as far as a line goes.
 func short(ids []string) string {
@@ -122,7 +124,10 @@ var modules = []struct {
 	dir      string
 	packages []string
 }{
-	{".", []string{"./cluster/endpointslice", "./cmd/fingerpost/...", "./discovery/linkerd"}},
+	{".", []string{
+		"./cluster/endpointslice", "./cluster/routestatus", "./cmd/fingerpost/...", "./discovery/linkerd",
+		"./discovery/policyapi",
+	}},
 	{"e2e", []string{"./slices"}}, // on a real control plane
 }
 
