@@ -99,8 +99,7 @@ type policyCase struct {
 	warnings    []string // a part of each
 }
 
-// testPolicyCases are the contract cases of section PW but for those of PW37, which compares with the reference, and
-// the warnings in a case of another section.
+// testPolicyCases are the contract cases of section PW, and the warnings in a case of another section.
 func testPolicyCases(t *testing.T) {
 	t.Helper()
 	for id, cases := range policyCases() {
@@ -252,6 +251,7 @@ func policyCases() map[string][]policyCase {
 			limited("total: {requestsPerSecond: 0}"),
 			"{targetRef: {group: apps, kind: Deployment, name: d}}",
 			limited("overrides: [{requestsPerSecond: 2, clientRefs: [{kind: Pod, name: p}]}]")),
+		"PW37": casesOfLinkerd(),
 		"PW30": allowed(limit, limited("identity: {requestsPerSecond: 100}, overrides: [{requestsPerSecond: 200}]")),
 	}
 }
