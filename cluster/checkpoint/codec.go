@@ -30,6 +30,7 @@ import (
 
 	"github.com/fingerpost/fingerpost/federation"
 	"github.com/fingerpost/fingerpost/federation/facts"
+	"github.com/fingerpost/fingerpost/federation/rules"
 )
 
 const format = "fingerpost checkpoint 3"
@@ -61,6 +62,8 @@ type record struct {
 	Workload *workload            `cbor:"3,keyasint,omitempty"`
 	Service  *service             `cbor:"4,keyasint,omitempty"`
 	Held     *held                `cbor:"8,keyasint,omitempty"`
+
+	RuleWorkload cbor.RawMessage `cbor:"15,keyasint,omitempty"`
 }
 
 type (
@@ -109,7 +112,10 @@ func encode(to io.Writer, checkpoint Checkpoint) error {
 		cbor:      cbor.NewEncoder(io.MultiWriter(buffered, sum)),
 		templates: map[unique.Handle[federation.Template]]int{},
 		workloads: map[*federation.Workload]int{},
+
+		ruleWorkloads: map[*rules.Workload]int{},
 	}
+
 	encoder.write(record{Format: format})
 	encoder.write(record{Header: &checkpoint.Header})
 	for _, svc := range sortedServices(checkpoint.Published.Views.All()) {
@@ -129,7 +135,7 @@ func encode(to io.Writer, checkpoint Checkpoint) error {
 	}
 
 	for _, of := range codecs {
-		of.encode(&encoder, checkpoint.Published.Facts[of.table].All)
+		of.encode(&encoder, checkpoint.Published.Facts[of.table])
 	}
 	if encoder.err != nil {
 		return encoder.err
@@ -152,6 +158,8 @@ type encoder struct {
 	err       error
 	templates map[unique.Handle[federation.Template]]int
 	workloads map[*federation.Workload]int
+
+	ruleWorkloads map[*rules.Workload]int
 }
 
 // write writes a record, or a map of one number to what has it.
@@ -219,8 +227,8 @@ var decMode = func() cbor.DecMode {
 		DupMapKey: cbor.DupMapKeyEnforcedAPF, IndefLength: cbor.IndefLengthForbidden,
 		TagsMd:           cbor.TagsForbidden,
 		MaxArrayElements: 1 << 20,
-		MaxMapPairs:      64,
-		MaxNestedLevels:  128, // a ServiceProfile has 70
+		MaxMapPairs:      1 << 16, // a Pod may have as many labels as its object has room for
+		MaxNestedLevels:  128,     // a ServiceProfile has 70
 	}.DecMode()
 	if err != nil {
 		panic("BUG: " + err.Error())
@@ -244,7 +252,9 @@ func decodeContent(content io.Reader) (Checkpoint, error) {
 		Facts: map[string]facts.Copy{},
 	}}
 	for _, of := range codecs {
-		decoder.out.Facts[of.table] = facts.Copy{All: of.none()}
+		if all := of.none(); all != nil {
+			decoder.out.Facts[of.table] = facts.Copy{All: all}
+		}
 	}
 
 	in := decMode.NewDecoder(content)
@@ -289,6 +299,8 @@ type decoder struct {
 	templates []unique.Handle[federation.Template]
 	workloads []*federation.Workload
 	out       federation.Published
+
+	ruleWorkloads []*rules.Workload
 }
 
 var errInvalid = errors.New("it is invalid")
@@ -326,6 +338,8 @@ func (d *decoder) add(record record) error {
 		d.out.Views = d.out.Views.With(record.Service.Service, v)
 	case record.Held != nil:
 		return d.addHeld(record.Held)
+	case record.RuleWorkload != nil:
+		return d.addRuleWorkload(record.RuleWorkload)
 	}
 	return nil
 }

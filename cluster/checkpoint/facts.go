@@ -11,7 +11,9 @@ import (
 	"github.com/fxamacker/cbor/v2"
 
 	"github.com/fingerpost/fingerpost/federation"
+	"github.com/fingerpost/fingerpost/federation/facts"
 	"github.com/fingerpost/fingerpost/federation/profile"
+	"github.com/fingerpost/fingerpost/federation/rules"
 )
 
 // A codec is how the facts of one Table stand in a file: a record for each, with the number of the codec. A number is
@@ -20,8 +22,8 @@ type codec struct {
 	table  string
 	prefix []byte // of its records: a map of one pair, and the number as the key
 
-	none   func() any                // a map of keys to values without any
-	encode func(e *encoder, all any) // such a map, or nil
+	none   func() any // a map of keys to values without any; nil: what is not in a file is not known
+	encode func(e *encoder, of facts.Copy)
 	decode func(d *decoder, content cbor.RawMessage) error
 }
 
@@ -31,6 +33,12 @@ var codecs = []codec{
 	codecOf(7, "profiles", compareServices, newProfile, (*decoder).profile),
 	codecOf(9, "externals", compareServices, (*encoder).newExternal, (*decoder).external),
 	codecOf(10, "servers", compareServices, newServer, (*decoder).server),
+
+	wholeCodecOf(11, "workloads", rules.WorkloadRef.Compare, (*encoder).newRuleWorkload, (*decoder).ruleWorkload),
+	wholeCodecOf(12, "server rules", cmp.Compare, newServerRules, (*decoder).serverRules),
+	wholeCodecOf(13, "targets", rules.Reference.Compare, newTarget, (*decoder).target),
+	wholeCodecOf(14, "egress", cmp.Compare, newEgress, (*decoder).egress),
+	// 15 is in record.
 }
 
 // codecOf returns the codec of a Table with a number below 24. Facts are encoded in the order of their keys, as R,
@@ -42,8 +50,8 @@ func codecOf[K, V comparable, R any](
 	return codec{
 		table: table, prefix: []byte{0xa1, number},
 		none: func() any { return map[K]V{} },
-		encode: func(e *encoder, all any) {
-			values, _ := all.(map[K]V)
+		encode: func(e *encoder, of facts.Copy) {
+			values, _ := of.All.(map[K]V)
 			for _, k := range slices.SortedFunc(maps.Keys(values), order) {
 				content := encode(e, k, values[k]) // first: it may write the workloads to which it refers
 				e.write(map[byte]R{number: content})

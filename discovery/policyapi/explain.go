@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/fingerpost/fingerpost/federation"
+	"github.com/fingerpost/fingerpost/federation/facts"
 	"github.com/fingerpost/fingerpost/federation/rules"
 	"github.com/fingerpost/fingerpost/federation/watch"
 )
@@ -70,7 +71,7 @@ func (s *Server) ExplainInbound(workload string, port uint16, client *rules.Clie
 	if _, err := parsePort(uint32(port)); err != nil {
 		return nil, err
 	}
-	if !s.levels.Listed() {
+	if s.levels.Completeness() == facts.Incomplete {
 		return nil, errNotKnown
 	}
 
@@ -151,7 +152,7 @@ func (s *Server) ExplainOutbound(text, client string) (*OutboundExplanation, err
 	if err != nil {
 		return nil, err
 	}
-	if !s.levels.Listed() {
+	if s.levels.Completeness() == facts.Incomplete {
 		return nil, errNotKnown
 	}
 

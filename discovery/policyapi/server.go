@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/fingerpost/fingerpost/federation/facts"
 	"github.com/fingerpost/fingerpost/federation/rules"
 	"github.com/fingerpost/fingerpost/federation/watch"
 	"github.com/fingerpost/fingerpost/serving"
@@ -20,7 +21,8 @@ import (
 // typePolicy is the type of all messages.
 const typePolicy serving.MessageType = "policy"
 
-// patience is how long a call waits until everything was listed.
+// patience is how long a call waits until everything was listed, and a process until it answers from the last state
+// that was saved.
 const patience = 10 * time.Second
 
 // A Server answers both services of the Policy API from Levels.
@@ -31,12 +33,13 @@ type Server struct {
 	on      *serving.Server
 	levels  rules.LevelsReader
 	options *rules.Options
+	patient time.Time // until when what was restored is no answer
 }
 
 // NewServer returns a Server of what the local cluster has, whose streams are opened on another one.
 func NewServer(on *serving.Server, levels rules.LevelsReader, options *rules.Options) *Server {
 	on.AddTypes(typePolicy)
-	return &Server{on: on, levels: levels, options: options}
+	return &Server{on: on, levels: levels, options: options, patient: time.Now().Add(patience)}
 }
 
 // Register registers both services.
@@ -58,37 +61,60 @@ func ended(err error) error {
 // errNotListed is what a call gets that has waited for long enough.
 var errNotListed = status.Error(codes.Unavailable, "objects of policy were not listed yet")
 
-// await waits until everything was listed.
+// isKnown reports whether a call that began at a time is answered now, or else until when it waits. What was restored
+// is an answer once the API server had its time: it may have been withdrawn since. The error ends a call that has
+// waited for long enough.
+func (s *Server) isKnown(began, now time.Time) (is bool, until time.Time, err error) {
+	state := s.levels.Completeness()
+	if state == facts.Complete || state == facts.Restored && !now.Before(s.patient) {
+		return true, time.Time{}, nil
+	}
+	until = began.Add(patience)
+	if !now.Before(until) {
+		return false, until, errNotListed
+	}
+	if s.patient.After(now) && s.patient.Before(until) {
+		until = s.patient
+	}
+	return false, until, nil
+}
+
+// await waits until calls are answered.
 func (s *Server) await(ctx context.Context) error {
 	bell := watch.NewBell()
-	remove := s.levels.AddToListed(bell)
+	remove := s.levels.AddToCompleteness(bell)
 	defer remove()
-	timer := time.NewTimer(patience)
-	defer timer.Stop()
 
-	for !s.levels.Listed() {
-		select {
-		case <-bell.Rung():
-		case <-timer.C:
-			return errNotListed
-		case <-ctx.Done():
-			return status.FromContextError(ctx.Err()).Err()
+	for began := time.Now(); ; {
+		is, until, err := s.isKnown(began, time.Now())
+		if is || err != nil {
+			return err
 		}
+		if err := waitRung(ctx, bell, until); err != nil {
+			return err
+		}
+	}
+}
+
+func waitRung(ctx context.Context, bell *watch.Bell, until time.Time) error {
+	timer := time.NewTimer(time.Until(until))
+	defer timer.Stop()
+	select {
+	case <-bell.Rung():
+	case <-timer.C:
+	case <-ctx.Done():
+		return status.FromContextError(ctx.Err()).Err()
 	}
 	return nil
 }
 
-// isListed reports for a stream whether everything was listed. The error ends one that has waited for long enough.
+// isListed reports for a stream whether it is answered. The error ends one that has waited for long enough.
 func (s *Server) isListed(stream *serving.Stream, now time.Time) (bool, error) {
-	if s.levels.Listed() {
-		return true, nil
+	is, until, err := s.isKnown(stream.About().Opened, now)
+	if !is && err == nil {
+		stream.WakeBy(now, until)
 	}
-	until := stream.About().Opened.Add(patience)
-	if !now.Before(until) {
-		return false, errNotListed
-	}
-	stream.WakeBy(now, until)
-	return false, nil
+	return is, err
 }
 
 // newFrame encodes a message. What streams with an equal level share is kept for them.

@@ -18,7 +18,8 @@ type Any interface {
 
 // A Copy is everything that one cluster has written of one kind. It is immutable.
 type Copy struct {
-	All any // a map of keys to values; nil: it has never written any
+	All        any  // a map of keys to values; nil: it has never written any
+	IsComplete bool // it has written all once
 
 	version uint64
 }
@@ -33,7 +34,7 @@ func (t *Table[K, V]) Copy(c Cluster, before Copy) Copy {
 	if p == nil {
 		return Copy{}
 	}
-	now := Copy{version: p.version.Load()}
+	now := Copy{version: p.version.Load(), IsComplete: p.Completeness() != Incomplete}
 	if now.Same(before) {
 		return before
 	}
@@ -52,5 +53,5 @@ func (t *Table[K, V]) Restore(c Cluster, all any) {
 	for k, v := range values {
 		w.Set(k, v)
 	}
-	w.MarkSynced()
+	w.markSynced(Restored)
 }

@@ -20,7 +20,7 @@ type Part[K, V comparable] struct {
 
 	values  watch.Table[K, V]
 	version atomic.Uint64 // of the last change, stored after it: who sees the number sees the change
-	synced  watch.Value[bool]
+	synced  watch.Value[Completeness]
 
 	mu         sync.Mutex
 	linked     bool
@@ -41,9 +41,28 @@ func (p *Part[K, V]) All() iter.Seq2[K, V] { return p.values.All() }
 
 // Synced reports whether everything was written once since the cluster is linked, and returns a channel that closes
 // when that has changed. Before, a key without a value is not known to have none.
-func (p *Part[K, V]) Synced() (bool, <-chan struct{}) { return p.synced.Load() }
+func (p *Part[K, V]) Synced() (bool, <-chan struct{}) {
+	now, changed := p.synced.Load()
+	return now != Incomplete, changed
+}
 
-// AddToSynced rings a bell when what Synced reports has changed, until remove is called.
+// Completeness returns whether everything was written once, and by whom.
+func (p *Part[K, V]) Completeness() Completeness {
+	now, _ := p.synced.Load()
+	return now
+}
+
+// A Completeness is whether everything was written once since a cluster is linked.
+type Completeness uint8
+
+// Degrees of Completeness, in order.
+const (
+	Incomplete Completeness = iota
+	Restored                // as a checkpoint had it, and by no writer since
+	Complete
+)
+
+// AddToSynced rings a bell when Synced or Completeness has changed, until remove is called.
 func (p *Part[K, V]) AddToSynced(bell *watch.Bell) (remove func()) { return p.synced.Add(bell) }
 
 // begin lets a Writer take the place of the one before, if the cluster is linked.
@@ -73,7 +92,7 @@ func (p *Part[K, V]) unlink() []watch.Superseded {
 		p.remove(k)
 	}
 
-	p.supersede(p.synced.Swap(false))
+	p.supersede(p.synced.Swap(Incomplete))
 	superseded := p.superseded
 	p.superseded = nil
 	return superseded
@@ -178,14 +197,20 @@ func (w *Writer[K, V]) Unwritten() (keys []K) {
 }
 
 // MarkSynced reports that everything was written once since NewWriter: what was not is removed.
-func (w *Writer[K, V]) MarkSynced() {
+func (w *Writer[K, V]) MarkSynced() { w.markSynced(Complete) }
+
+func (w *Writer[K, V]) markSynced(as Completeness) {
 	w.write(func(p *Part[K, V]) {
 		for k := range w.unwritten {
 			p.remove(k)
 		}
 		w.unwritten = nil
-		if synced, _ := p.synced.Load(); !synced {
-			p.supersede(p.synced.Swap(true))
+		before, _ := p.synced.Load()
+		if before == Incomplete {
+			p.version.Store(p.table.versions.Add(1)) // of the Copy
+		}
+		if before < as {
+			p.supersede(p.synced.Swap(as))
 		}
 	})
 }

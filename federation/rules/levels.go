@@ -39,6 +39,17 @@ type WorkloadRef struct {
 	Namespace, Name string
 }
 
+// Compare orders WorkloadRefs.
+func (r WorkloadRef) Compare(o WorkloadRef) int {
+	if r.External != o.External {
+		if r.External {
+			return 1
+		}
+		return -1
+	}
+	return cmp.Or(cmp.Compare(r.Namespace, o.Namespace), cmp.Compare(r.Name, o.Name))
+}
+
 // NamespaceServers are the Servers of a namespace, as Of returns them.
 type NamespaceServers struct {
 	All     []*ServerRules
@@ -51,10 +62,10 @@ type NamespaceEgress struct{ All []*EgressNetwork }
 // NewLevels returns Levels of the clusters of a store. It is called before the first cluster is added.
 func NewLevels(store *federation.Store) *Levels {
 	levels := &Levels{
-		Workloads: facts.NewTable("workloads", facts.Options[WorkloadRef, *Workload]{Derived: true}),
-		Servers:   facts.NewTable("server rules", facts.Options[string, *NamespaceServers]{Derived: true}),
-		Targets:   facts.NewTable("targets", facts.Options[Reference, *Target]{Derived: true}),
-		Egress:    facts.NewTable("egress", facts.Options[string, *NamespaceEgress]{Derived: true}),
+		Workloads: facts.NewTable("workloads", facts.Options[WorkloadRef, *Workload]{}),
+		Servers:   facts.NewTable("server rules", facts.Options[string, *NamespaceServers]{}),
+		Targets:   facts.NewTable("targets", facts.Options[Reference, *Target]{}),
+		Egress:    facts.NewTable("egress", facts.Options[string, *NamespaceEgress]{}),
 
 		Findings: facts.NewTable("rule findings", facts.Options[Reference, *ObjectFindings]{
 			Derived: true,
@@ -98,15 +109,10 @@ func (l *Levels) In(store *federation.Store, c federation.Cluster) LevelsReader 
 	}
 }
 
-// Listed reports whether everything was written once.
-func (r *LevelsReader) Listed() bool {
-	return isSynced(r.Workloads) && isSynced(r.Servers) && isSynced(r.Targets) && isSynced(r.Egress) &&
-		isSynced(r.Addresses)
-}
-
-func isSynced[K, V comparable](of *facts.Part[K, V]) bool {
-	synced, _ := of.Synced()
-	return synced
+// Completeness returns whether everything was written once. What was restored is the last state that was saved.
+func (r *LevelsReader) Completeness() facts.Completeness {
+	return min(r.Workloads.Completeness(), r.Servers.Completeness(), r.Targets.Completeness(), r.Egress.Completeness(),
+		r.Addresses.Completeness())
 }
 
 // AllSynced returns whether each kind of fact was written once, as of [facts.Part.Synced].
@@ -116,8 +122,8 @@ func (r *LevelsReader) AllSynced() []func() (bool, <-chan struct{}) {
 	}
 }
 
-// AddToListed rings a bell when Listed may have changed, until remove is called.
-func (r *LevelsReader) AddToListed(bell *watch.Bell) (remove func()) {
+// AddToCompleteness rings a bell when Completeness may have changed, until remove is called.
+func (r *LevelsReader) AddToCompleteness(bell *watch.Bell) (remove func()) {
 	removes := []func(){
 		r.Workloads.AddToSynced(bell), r.Servers.AddToSynced(bell), r.Targets.AddToSynced(bell),
 		r.Egress.AddToSynced(bell), r.Addresses.AddToSynced(bell),

@@ -39,7 +39,9 @@ const (
 	GatewayGroup = "gateway.networking.k8s.io"
 )
 
-var kinds = [...]struct{ group, name string }{
+type kindNames struct{ group, name string }
+
+var kinds = [...]kindNames{
 	KindOther:                 {"", ""},
 	KindService:               {"", "Service"},
 	KindNamespace:             {"", "Namespace"},
@@ -78,10 +80,18 @@ func KindOf(group, name string) Kind {
 func equalFold(a, b string) bool { return len(a) == len(b) && strings.EqualFold(a, b) }
 
 // Group returns the API group, which is empty for core.
-func (k Kind) Group() string { return kinds[k].group }
+func (k Kind) Group() string { return k.names().group }
 
 // String returns the name of the kind in its group, such as HTTPRoute.
-func (k Kind) String() string { return kinds[k].name }
+func (k Kind) String() string { return k.names().name }
+
+// names returns the names of a Kind; none of one that there is not, as what is read of a file may have.
+func (k Kind) names() kindNames {
+	if int(k) >= len(kinds) {
+		return kindNames{}
+	}
+	return kinds[k]
+}
 
 // Qualified returns the name of the kind, with its group if that alone distinguishes it from another one.
 func (k Kind) Qualified() string {
@@ -107,6 +117,11 @@ func (k Kind) IsOfTargets() bool { return k == KindService || k == KindEgressNet
 type Reference struct {
 	Kind            Kind
 	Namespace, Name string
+}
+
+// Compare orders References.
+func (r Reference) Compare(o Reference) int {
+	return cmp.Or(cmp.Compare(r.Kind, o.Kind), cmp.Compare(r.Namespace, o.Namespace), cmp.Compare(r.Name, o.Name))
 }
 
 // String names the object, for people: HTTPRoute shop/web. An HTTPRoute of policy.linkerd.io has its group besides.

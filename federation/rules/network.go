@@ -82,6 +82,28 @@ func widest(prefixes []netip.Prefix) []netip.Prefix {
 	return kept
 }
 
+// MarshalBinary returns the text of the block, and those of its exceptions after commas; nothing for the zero Network.
+func (n Network) MarshalBinary() ([]byte, error) {
+	if !n.block.IsValid() {
+		return nil, nil
+	}
+	text := n.block.AppendTo(nil)
+	for _, except := range n.except {
+		text = except.AppendTo(append(text, ','))
+	}
+	return text, nil
+}
+
+// UnmarshalBinary reads what MarshalBinary returns. Its error is one of ParseNetwork.
+func (n *Network) UnmarshalBinary(text []byte) (err error) {
+	*n = Network{}
+	if len(text) > 0 {
+		all := strings.Split(string(text), ",")
+		*n, err = ParseNetwork(all[0], all[1:])
+	}
+	return err
+}
+
 // Block returns the network with its exceptions.
 func (n Network) Block() netip.Prefix { return n.block }
 

@@ -1,6 +1,7 @@
 package rules
 
 import (
+	"bytes"
 	"cmp"
 	"errors"
 	"fmt"
@@ -40,6 +41,32 @@ var (
 	errPort  = errors.New("no number between 1 and 65535, range or name of a port")
 	errItems = fmt.Errorf("more than %d items", maxPortItems)
 )
+
+// MarshalBinary returns the list in the form that UnmarshalBinary reads: the names, each with a comma after it, and the
+// numbers after a blank.
+func (l PortList) MarshalBinary() ([]byte, error) {
+	numbers, err := l.numbers.MarshalBinary()
+	var b []byte
+	for _, name := range l.names {
+		b = append(append(b, name...), ',')
+	}
+	return append(append(b, ' '), numbers...), err
+}
+
+// UnmarshalBinary sets what MarshalBinary returned.
+func (l *PortList) UnmarshalBinary(b []byte) error {
+	names, numbers, found := bytes.Cut(b, []byte(" "))
+	if !found {
+		return errPort
+	}
+	*l = PortList{}
+	for name := range bytes.SplitSeq(bytes.TrimSuffix(names, []byte(",")), []byte(",")) {
+		if len(name) > 0 {
+			l.names = append(l.names, string(name))
+		}
+	}
+	return l.numbers.UnmarshalBinary(numbers)
+}
 
 // ListOf returns a list of ports that have no names.
 func ListOf(ports federation.Ports) *PortList { return &PortList{numbers: ports} }

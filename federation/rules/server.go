@@ -68,7 +68,12 @@ func ParseDefaultPolicy(name string) (DefaultPolicy, bool) {
 }
 
 // String returns the name.
-func (p DefaultPolicy) String() string { return defaultPolicies[p] }
+func (p DefaultPolicy) String() string {
+	if int(p) >= len(defaultPolicies) {
+		return "" // what is read of a file may have it
+	}
+	return defaultPolicies[p]
+}
 
 // A RateLimit bounds the requests that each proxy of a Server lets in, per second (HTTPLocalRateLimitPolicy).
 type RateLimit struct {

@@ -45,7 +45,7 @@ cluster/lease -> cluster/api federation/watch
 cluster -> cluster/api cluster/checkpoint cluster/linkerd cluster/problem cluster/view
 cluster -> federation federation/policy federation/watch internal/logs internal/words
 cluster/changes -> cluster cluster/problem federation
-cluster/checkpoint -> cluster/api federation federation/facts federation/profile
+cluster/checkpoint -> cluster/api federation federation/facts federation/profile federation/rules
 cluster/view -> cluster/linkerd cluster/linkerd/serviceprofile cluster/api
 cluster/view -> federation federation/facts federation/policy federation/profile federation/watch
 cluster/view -> internal/words
@@ -63,7 +63,7 @@ cluster/api -> federation federation/watch internal/words
 cluster/apitest ->
 
 discovery/linkerd -> discovery discovery/proxyapi serving federation federation/profile federation/watch
-discovery/policyapi -> discovery/proxyapi federation federation/rules federation/watch serving
+discovery/policyapi -> discovery/proxyapi federation federation/facts federation/rules federation/watch serving
 discovery -> serving federation federation/policy federation/watch
 discovery/proxyapi ->
 discovery/proxy -> discovery/proxy/policy
