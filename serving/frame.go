@@ -21,6 +21,7 @@ type Frame struct {
 	parts         []*Frame // that the message consists of if it was composed; bytes is nil then
 	messageType   MessageType
 	adds, removes int // addresses in it
+	refusal       error
 
 	flights atomic.Int64 // that gRPC has it in
 }
@@ -30,6 +31,10 @@ type Frame struct {
 func NewFrame(messageType MessageType, bytes []byte, adds, removes int) *Frame {
 	return &Frame{bytes: bytes, messageType: messageType, adds: adds, removes: removes}
 }
+
+// NewRefusal returns what takes the place of a message that cannot be sent, for all streams that share it: one that has
+// sent nothing ends with the error, and others keep what they have.
+func NewRefusal(err error) *Frame { return &Frame{refusal: err} }
 
 // Compose returns a message of a type: all fields of some messages, and then those of a tail of its own. Messages that
 // are composed of one Frame share its bytes, in memory and in flight, as streams that send it do. So the answers of

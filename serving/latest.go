@@ -15,7 +15,7 @@ type Latest[T comparable] struct {
 	// message that it has; nil for none. An error ends the stream. The stream's Bell is on everything that Load reads.
 	Load func(now time.Time, sent *Frame) (level T, known bool, err error)
 	// Encode returns the message of a level, and how many bytes the level refers to, if the Cache is to keep the
-	// message for other streams; 0 if not.
+	// message for other streams; 0 if not. A level without a message has a refusal (NewRefusal).
 	Encode func(level T) (f *Frame, refers int)
 	// Sent is called with each level whose message was sent; nil for nothing.
 	Sent func(level T)
@@ -57,10 +57,21 @@ func (n *newest[T]) step(now time.Time) error {
 
 	n.level = level
 	f := n.stream.server.cache.Get(level, func() (*Frame, int) { return n.latest.Encode(level) })
+	if f.refusal != nil {
+		return n.refuse(f.refusal)
+	}
 	if n.sent != nil && bytes.Equal(f.Bytes(), n.sent.Bytes()) {
 		return nil
 	}
 	return n.send(f)
+}
+
+// refuse ends a stream whose client has nothing.
+func (n *newest[T]) refuse(err error) error {
+	if n.sent == nil {
+		return err
+	}
+	return nil
 }
 
 // send sends the message of the level.

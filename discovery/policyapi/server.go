@@ -117,8 +117,23 @@ func (s *Server) isListed(stream *serving.Stream, now time.Time) (bool, error) {
 	return is, err
 }
 
-// newFrame encodes a message. What streams with an equal level share is kept for them.
-func newFrame(message proto.Message) (f *serving.Frame, refers int) {
+// checkSize refuses a message that clients of gRPC would not decode. Objects that are small enough for an API server may
+// be one in all: a hundred routes of a Service, or all that is granted in a namespace.
+func checkSize(message proto.Message, of rules.Reference) error {
+	size := proto.Size(message)
+	if size <= serving.MaxFrame {
+		return nil
+	}
+	return status.Errorf(codes.ResourceExhausted, "the policy of %s takes %d bytes, and a message has %d at most",
+		of, size, serving.MaxFrame)
+}
+
+// newFrame encodes a message about an object. What streams with an equal level share is kept for them, a refusal, too.
+func newFrame(message proto.Message, of rules.Reference) (f *serving.Frame, refers int) {
+	if err := checkSize(message, of); err != nil {
+		return serving.NewRefusal(err), serving.MaxFrame
+	}
+
 	b, err := proto.MarshalOptions{Deterministic: true}.Marshal(message)
 	if err != nil {
 		panic("BUG: texts of rules are valid UTF-8: " + err.Error())

@@ -511,6 +511,65 @@ func TestWatchNames(t *testing.T) {
 	})
 }
 
+// hugeRoute returns a route to Service web by so many paths of 4 KB.
+func hugeRoute(matches int) *rules.Route {
+	rule := rules.Rule{}
+	for i := range matches {
+		rule.Matches = append(rule.Matches, rules.Match{Path: rules.PathMatch{
+			Type: rules.PathExact, Text: fmt.Sprintf("/%04d%s", i, strings.Repeat("a", 4091)),
+		}})
+	}
+	return &rules.Route{
+		Meta: rules.Meta{Reference: rules.Reference{
+			Kind: rules.KindHTTPRoute, Namespace: "shop", Name: "huge",
+		}},
+		Parents: []rules.Parent{{Reference: web}}, Rules: []rules.Rule{rule},
+	}
+}
+
+// A message that clients could not decode is refused, with the reason. Who has one keeps it, and who asks again is not
+// encoded for. Others are answered as before, and so are all once the object is smaller.
+func TestTooLarge(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.setService("web", 8080)
+		w.setService("api", 8080)
+		w.list()
+		early := w.watch(named("web.shop.svc:8080"))
+		w.wants("TL", early, "web:8080")
+
+		setRoute := func(route *rules.Route) {
+			w.targets.Set(web, &rules.Target{
+				Reference: web, Exists: true, Ports: []rules.ServicePort{{NamedPort: rules.NamedPort{Number: 8080}}},
+				Attached: rules.Attach(rules.ParentObject{Reference: web, Exists: true, HasIP: true}, []*rules.Route{route}),
+				Found:    map[rules.Reference]bool{web: true},
+			})
+		}
+		setRoute(hugeRoute(1200))
+		w.wants("TL: kept", early)
+		for range 3 {
+			w.wantsEnd("TL: refused", w.watch(named("web.shop.svc:8080")), codes.ResourceExhausted)
+		}
+
+		_, err := w.server.Get(t.Context(), sentBy("shop:client", "web.shop.svc:8080"))
+		if status.Code(err) != codes.ResourceExhausted || !strings.Contains(fmt.Sprint(err), "Service shop/web") {
+			t.Errorf("a call ends with %v", err)
+		}
+		if got := w.serving.Cache().Bytes(); got > 2*serving.MaxFrame {
+			t.Errorf("%d bytes are kept", got)
+		}
+		another := w.watch(named("api.shop.svc:8080"))
+		w.wants("TL: another", another, "api:8080")
+
+		setRoute(hugeRoute(3))
+		w.wants("TL: smaller", early, "web:8080")
+		again := w.watch(named("web.shop.svc:8080"))
+		w.wants("TL: smaller", again, "web:8080")
+		for _, s := range []*stream{early, another, again} {
+			s.cancel()
+		}
+	})
+}
+
 // Another level of the same bytes is not sent, and what is kept does not grow by it.
 func TestSameBytes(t *testing.T) {
 	inWorld(t, func(w *world) {

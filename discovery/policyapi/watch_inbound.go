@@ -16,7 +16,8 @@ import (
 )
 
 func (s *Server) encodeInbound(level rules.InboundLevel) (f *serving.Frame, refers int) {
-	return newFrame(EncodeInbound(s.options.InboundOf(level)))
+	answer := s.options.InboundOf(level)
+	return newFrame(EncodeInbound(answer), answer.Reference)
 }
 
 // inboundLevel returns what a message to the proxy of a server depends on. namespace is nil where there are no Servers.
@@ -55,7 +56,9 @@ func (s *Server) GetPort(ctx context.Context, spec *pb.PortSpec) (*pb.Server, er
 		return nil, notFound(asked)
 	}
 	servers, _ := s.levels.Servers.Get(asked.Namespace)
-	return EncodeInbound(s.options.InboundOf(s.inboundLevel(workload, servers, port))), nil
+	answer := s.options.InboundOf(s.inboundLevel(workload, servers, port))
+	message := EncodeInbound(answer)
+	return message, checkSize(message, answer.Reference)
 }
 
 // WatchPort streams the policy of a port. It ends with OK when the workload is gone.

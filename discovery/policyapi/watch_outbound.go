@@ -39,7 +39,7 @@ type outboundLevel struct {
 // encodeOutbound keeps no message about a name without a Service, nor about an address that none has: clients may ask
 // for any number of them.
 func (s *Server) encodeOutbound(level outboundLevel) (f *serving.Frame, refers int) {
-	f, refers = newFrame(s.outboundMessage(level))
+	f, refers = newFrame(s.outboundMessage(level), level.of)
 	if level.target == nil || level.original.IsValid() {
 		return f, 0
 	}
@@ -208,7 +208,8 @@ func (s *Server) Get(ctx context.Context, spec *pb.TrafficSpec) (*pb.OutboundPol
 	if err != nil {
 		return nil, err
 	}
-	return s.outboundMessage(level), nil
+	message := s.outboundMessage(level)
+	return message, checkSize(message, level.of)
 }
 
 // Watch streams the policy of a target.
