@@ -130,14 +130,16 @@ func (r *Reconciler) publishServers(of string) {
 		}
 	}
 
-	r.tables.servers.Set(of, r.options.Of(&rules.NamespaceObjects{
+	now := r.options.Of(&rules.NamespaceObjects{
 		Servers: values(objects.servers), ServerAuthorizations: values(objects.authorizations),
 		Policies: values(objects.policies), RateLimits: values(objects.limits),
 		TrustDomains: domains, Routes: slices.Collect(maps.Keys(routes)),
 
 		MeshTLS:  func(of rules.Reference) *rules.MeshTLSAuthentication { return r.mesh[of] },
 		Networks: func(of rules.Reference) *rules.NetworkAuthentication { return r.networks[of] },
-	}))
+	})
+	before, _ := r.tables.servers.Get(of)
+	r.tables.servers.Set(of, now.Keep(before))
 }
 
 // publishTarget publishes a Service or an EgressNetwork, with what attaches to it.

@@ -295,6 +295,41 @@ func TestReconcilerFollows(t *testing.T) {
 	})
 }
 
+// A change of one Server leaves what follows for others as it is, by pointer, and a change without a meaning leaves all.
+func TestServersKeep(t *testing.T) {
+	const server = `
+apiVersion: policy.linkerd.io/v1beta3
+kind: Server
+metadata: {name: $NAME, namespace: shop}
+spec: {podSelector: {matchLabels: {app: $NAME}}, port: 80, accessPolicy: $ACCESS}
+`
+	of := func(name, access string) string {
+		return strings.NewReplacer("$NAME", name, "$ACCESS", access).Replace(server)
+	}
+	f := newFixture(t)
+	defer f.end()
+	servers := func() []*rules.ServerRules {
+		f.settle()
+		all, _ := f.tables.servers.Get("shop")
+		return all.All
+	}
+
+	f.put(of("a", "deny") + "---" + of("b", "deny"))
+	before := servers()
+	f.put(of("a", "all-authenticated"))
+	after := servers()
+	if before[0] == after[0] || before[1] != after[1] {
+		t.Errorf("a change of a: a was kept: %t, b was kept: %t", before[0] == after[0], before[1] == after[1])
+	}
+
+	all, _ := f.tables.servers.Get("shop")
+	f.dirty.servers["shop"] = true
+	servers()
+	if same, _ := f.tables.servers.Get("shop"); same != all {
+		t.Error("nothing has changed, and what is published is another")
+	}
+}
+
 // What cannot be used is counted as it is now, with the first objects by name, and in metrics by kind and part.
 func TestUnusable(t *testing.T) {
 	f := newFixture(t)

@@ -56,6 +56,29 @@ type NamespaceServers struct {
 	Refused []Refused // objects without an effect, in order: for people, and of no answer
 }
 
+// Keep has n share with an earlier one what is equal in both, and returns that one if everything is. So a change of a
+// Server is none for streams of others, which compare pointers.
+func (n *NamespaceServers) Keep(earlier *NamespaceServers) *NamespaceServers {
+	if earlier == nil {
+		return n
+	}
+
+	known := make(map[Reference]*ServerRules, len(earlier.All))
+	for _, server := range earlier.All {
+		known[server.Reference] = server
+	}
+	for i, server := range n.All {
+		if old := known[server.Reference]; old != nil && reflect.DeepEqual(old, server) {
+			n.All[i] = old
+		}
+	}
+
+	if slices.Equal(n.All, earlier.All) && reflect.DeepEqual(n.Refused, earlier.Refused) {
+		return earlier
+	}
+	return n
+}
+
 // NamespaceEgress are the EgressNetworks of a namespace, the oldest first.
 type NamespaceEgress struct{ All []*EgressNetwork }
 
