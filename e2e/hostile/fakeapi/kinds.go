@@ -48,9 +48,13 @@ var kinds = map[string]kind{
 	"links": {
 		schema.GroupVersion{Group: "multicluster.linkerd.io", Version: "v1alpha3"},
 		"Link",
-		func() Object { return &unstructured.Unstructured{Object: map[string]any{}} },
+		newCustom,
 	},
+	"servers":    {schema.GroupVersion{Group: "policy.linkerd.io", Version: "v1beta3"}, "Server", newCustom},
+	"httproutes": {schema.GroupVersion{Group: "gateway.networking.k8s.io", Version: "v1"}, "HTTPRoute", newCustom},
 }
+
+func newCustom() Object { return &unstructured.Unstructured{Object: map[string]any{}} }
 
 // resourceOf returns under which resource an object is served.
 func resourceOf(o Object) string {
