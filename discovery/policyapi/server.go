@@ -128,6 +128,15 @@ func checkSize(message proto.Message, of rules.Reference) error {
 		of, size, serving.MaxFrame)
 }
 
+// addUntilComplete rings a bell when everything may have been listed, until remove is called. What was listed once
+// stays so, and costs a stream nothing.
+func (s *Server) addUntilComplete(bell *watch.Bell) (remove func()) {
+	if s.levels.Completeness() == facts.Complete {
+		return func() {}
+	}
+	return s.levels.AddToCompleteness(bell)
+}
+
 // newFrame encodes a message about an object. What streams with an equal level share is kept for them, a refusal, too.
 func newFrame(message proto.Message, of rules.Reference) (f *serving.Frame, refers int) {
 	if err := checkSize(message, of); err != nil {

@@ -73,7 +73,7 @@ func (s *Server) WatchPort(spec *pb.PortSpec, sink pb.InboundServerPolicies_Watc
 	stream := s.on.Open(sink, "WatchPort", path, client)
 	defer stream.Close()
 
-	remove := s.levels.AddToCompleteness(stream.Bell())
+	remove := s.addUntilComplete(stream.Bell())
 	defer remove()
 	l := &inboundStream{
 		Stream: stream, server: s, asked: asked, port: port,

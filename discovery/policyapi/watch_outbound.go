@@ -222,7 +222,7 @@ func (s *Server) Watch(spec *pb.TrafficSpec, sink pb.OutboundPolicies_WatchServe
 	client := serving.Client{Namespace: workload.Namespace, Pod: workload.Name}
 	stream := s.on.Open(sink, "Watch", asked.String(), client)
 	defer stream.Close()
-	remove := s.levels.AddToCompleteness(stream.Bell())
+	remove := s.addUntilComplete(stream.Bell())
 	defer remove()
 	l := &outboundStream{Stream: stream, outboundReader: s.newOutboundReader(asked, client.Namespace, stream.Bell())}
 	defer l.close()
