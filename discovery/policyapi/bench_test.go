@@ -10,8 +10,8 @@ import (
 	"github.com/fingerpost/fingerpost/federation/rules"
 )
 
-// BenchmarkOutbound computes and encodes the answer about a Service with 50 rules of two backends.
-func BenchmarkOutbound(b *testing.B) {
+// fiftyRules returns a Service with 50 rules of two backends.
+func fiftyRules() *rules.Target {
 	var routes []*rules.Route
 	for i := range 10 {
 		route := &rules.Route{
@@ -32,12 +32,15 @@ func BenchmarkOutbound(b *testing.B) {
 		}
 		routes = append(routes, route)
 	}
-	target := &rules.Target{
+	return &rules.Target{
 		Reference: web, Exists: true, Found: map[rules.Reference]bool{web: true, api: true},
 		Attached: rules.Attach(rules.ParentObject{Reference: web, Exists: true, HasIP: true}, routes),
 	}
+}
 
-	options, size := options(), 0
+// BenchmarkOutbound computes and encodes the answer about a Service.
+func BenchmarkOutbound(b *testing.B) {
+	target, options, size := fiftyRules(), options(), 0
 	b.ReportAllocs()
 	for b.Loop() {
 		answer := options.Outbound(target, rules.OutboundQuery{Port: 80, ByAddress: false})
