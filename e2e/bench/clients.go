@@ -21,6 +21,7 @@ import (
 	_ "google.golang.org/grpc/encoding/proto" // registers the codec for requests
 	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 )
 
 // perConnection is how many streams share a connection where options name no other number.
@@ -49,11 +50,38 @@ type options struct {
 	path          string
 	authority     func(stream int) string        // that a stream asks for; nil: path
 	node          func(stream int) string        // that a stream states it runs on; nil for none
+	call          func(stream int) call          // instead of path, authority and node, if it is not nil
 	slow          func(stream int) time.Duration // how long a stream takes for a message; nil for no time
 	// Of each stream, in bytes, for good; 0: as large as grpc-go finds useful.
 	window   int32
 	patient  bool                                    // a stream that receives nothing for 3 s is no error
 	received func(stream, message int, bytes []byte) // every message that is no heartbeat; nil for nothing
+}
+
+// A call is what a stream is opened with.
+type call struct {
+	method  string
+	request proto.Message
+}
+
+// callOf returns the call of a stream.
+func (o *options) callOf(stream int) (call, error) {
+	if o.call != nil {
+		return o.call(stream), nil
+	}
+
+	request := &pb.GetDestination{Scheme: "k8s", Path: o.path}
+	if o.authority != nil {
+		request.Path = o.authority(stream)
+	}
+	if o.node != nil {
+		token, err := json.Marshal(map[string]string{"ns": namespace, "nodeName": o.node(stream)})
+		if err != nil {
+			return call{}, err
+		}
+		request.ContextToken = string(token)
+	}
+	return call{pb.Destination_Get_FullMethodName, request}, nil
 }
 
 // A crowd is many streams that stay open.
@@ -88,20 +116,14 @@ func open(ctx context.Context, addr string, o options) (*crowd, error) {
 		c.conns = append(c.conns, conn)
 	}
 	for i := range o.streams {
-		request := &pb.GetDestination{Scheme: "k8s", Path: o.path}
-		if o.authority != nil {
-			request.Path = o.authority(i)
-		}
-		if o.node != nil {
-			token, err := json.Marshal(map[string]string{"ns": namespace, "nodeName": o.node(i)})
-			if err != nil {
-				return nil, err
-			}
-			request.ContextToken = string(token)
+		asked, err := o.callOf(i)
+		if err != nil {
+			c.close()
+			return nil, err
 		}
 		c.wg.Go(func() {
 			for {
-				err := c.follow(ctx, i, request, o)
+				err := c.follow(ctx, i, asked, o)
 				if ctx.Err() != nil {
 					return
 				}
@@ -124,16 +146,16 @@ func open(ctx context.Context, addr string, o options) (*crowd, error) {
 }
 
 // follow reads one stream until it ends.
-func (c *crowd) follow(ctx context.Context, i int, request *pb.GetDestination, o options) error {
+func (c *crowd) follow(ctx context.Context, i int, asked call, o options) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	opened := time.Now()
 	stream, err := c.conns[i/o.perConnection].NewStream(ctx, &grpc.StreamDesc{ServerStreams: true},
-		pb.Destination_Get_FullMethodName)
+		asked.method)
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(stream.SendMsg(request), stream.CloseSend()); err != nil && !errors.Is(err, io.EOF) {
+	if err := errors.Join(stream.SendMsg(asked.request), stream.CloseSend()); err != nil && !errors.Is(err, io.EOF) {
 		return err
 	}
 	var n int

@@ -81,6 +81,8 @@ var measurements = []measurement{
 	{name: "linked", run: linked, own: true},
 	{name: "proxies", run: proxies, own: true},
 	{name: "million", run: million, own: true},
+	{name: "policy-changes", run: policyChanges, own: true},
+	{name: "policy-fleet", run: policyFleet, own: true},
 }
 
 func run(ctx context.Context, only, out string) (err error) {

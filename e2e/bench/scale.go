@@ -206,15 +206,7 @@ func proxies(ctx context.Context, b *bench) (err error) {
 func (b *bench) proxiesOf(
 	ctx context.Context, s *fingerpost.Server, o options, readers, rounds int, change func(),
 ) error {
-	inUse := func() (bytes float64, err error) {
-		t, err := tollOf(ctx, s)
-		if err != nil {
-			return 0, err
-		}
-		stacks, err := s.Metric(ctx, "go_memstats_stack_inuse_bytes")
-		return float64(t.Heap) + stacks, err
-	}
-	before, err := inUse()
+	before, err := inUse(ctx, s)
 	if err != nil {
 		return err
 	}
@@ -226,7 +218,7 @@ func (b *bench) proxiesOf(
 	if err := c.wait(ctx, "first answers", func() bool { return c.answered.Load() == int64(o.streams) }); err != nil {
 		return err
 	}
-	after, err := inUse()
+	after, err := inUse(ctx, s)
 	if err != nil {
 		return err
 	}

@@ -96,15 +96,15 @@ func policyObject(apiVersion, kind, namespace, name string, spec map[string]any)
 	}}
 }
 
-// routeTo returns a route of a Service, with a rule for each path.
-func routeTo(namespace, service, name, pathType string, paths ...string) *unstructured.Unstructured {
+// routeTo returns a route of a Service in namespace evil, with a rule for each path.
+func routeTo(service, name, pathType string, paths ...string) *unstructured.Unstructured {
 	var all []any
 	for _, path := range paths {
 		match := map[string]any{"path": map[string]any{"type": pathType, "value": path}}
 		all = append(all, map[string]any{"matches": []any{match}})
 	}
 	parent := map[string]any{"group": "", "kind": "Service", "name": service, "port": int64(80)}
-	return policyObject("gateway.networking.k8s.io/v1", "HTTPRoute", namespace, name, map[string]any{
+	return policyObject("gateway.networking.k8s.io/v1", "HTTPRoute", "evil", name, map[string]any{
 		"parentRefs": []any{parent}, "rules": all,
 	})
 }
@@ -143,7 +143,7 @@ func TestHostileRoutes(t *testing.T) {
 	c, quiet := w.serveEvil()
 
 	cycle := func(from, to string) *unstructured.Unstructured {
-		route := routeTo("evil", from, "to-"+to, "PathPrefix", "/")
+		route := routeTo(from, "to-"+to, "PathPrefix", "/")
 		all, _, _ := unstructured.NestedSlice(route.Object, "spec", "rules")
 		all[0].(map[string]any)["backendRefs"] = []any{map[string]any{"name": to, "port": int64(80)}}
 		_ = unstructured.SetNestedSlice(route.Object, all, "spec", "rules")
@@ -152,8 +152,8 @@ func TestHostileRoutes(t *testing.T) {
 	w.bounded(150<<20, func() {
 		for range 3 { // each is the same, but for its version
 			w.local.Apply(
-				routeTo("evil", "many", "many", "PathPrefix", pathsOf(20_000, 10)...),
-				routeTo("evil", "regex", "regex", "RegularExpression", strings.Repeat("(a|b)*", 1<<20/6)),
+				routeTo("many", "many", "PathPrefix", pathsOf(20_000, 10)...),
+				routeTo("regex", "regex", "RegularExpression", strings.Repeat("(a|b)*", 1<<20/6)),
 				cycle("a", "b"), cycle("b", "a"),
 			)
 			c.compare(quiet)
@@ -189,7 +189,7 @@ func TestHostileMessage(t *testing.T) {
 	evil := w.policyClient()
 	w.bounded(250<<20, func() {
 		for i := range routes {
-			w.local.Apply(routeTo("evil", "large", fmt.Sprintf("large-%d", i), "Exact", pathsOf(100, 4000)...))
+			w.local.Apply(routeTo("large", fmt.Sprintf("large-%d", i), "Exact", pathsOf(100, 4000)...))
 		}
 		w.eventually("the policy is refused", func(context.Context) error {
 			_, err := c.get("large.evil")
@@ -262,11 +262,12 @@ func TestHostilePolicyClients(t *testing.T) {
 	w.bounded(150<<20, func() {
 		var all sync.WaitGroup
 		for of := range crowd {
+			evil, ctx := w.policyClient(), w.ctx
 			all.Go(func() {
-				evil := w.policyClient()
 				for i := of; i < names; i += crowd {
 					_, _ = evil.get(fmt.Sprintf("name-%d.ns-%d", i, i))
-					_, _ = evil.inbound.GetPort(w.ctx, &inbound.PortSpec{Workload: fmt.Sprintf("ns-%d:pod", i), Port: 80})
+					workload := fmt.Sprintf("ns-%d:pod", i)
+					_, _ = evil.inbound.GetPort(ctx, &inbound.PortSpec{Workload: workload, Port: 80})
 				}
 			})
 		}
