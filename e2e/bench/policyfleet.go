@@ -175,7 +175,7 @@ func (b *bench) policyStreams(ctx context.Context, s *fingerpost.Server, local *
 	}
 	what := fmt.Sprintf("  %d proxies, %d inbound and %d outbound streams each: memory of their streams",
 		fleetProxies, fleetInbound, fleetOutbound)
-	b.table.add(what, "16 KiB a stream",
+	b.table.add(what, "2.1 KiB a stream",
 		"%.0f MiB (%.1f KiB a stream, gRPC and stacks included)", (after-before)/(1<<20), (after-before)/streams/1024)
 	b.table.add("  at rest", "0.005 of a core", "%.4f of a core", core)
 	return b.policyLatency(ctx, local, c, &seen, rounds)
