@@ -295,7 +295,7 @@ func TestReconcilerFollows(t *testing.T) {
 	})
 }
 
-// A change of one Server leaves what follows for others as it is, by pointer, and a change without a meaning leaves all.
+// A change of one Server leaves what follows for others as it is, by pointer. Where nothing differs all is left.
 func TestServersKeep(t *testing.T) {
 	const server = `
 apiVersion: policy.linkerd.io/v1beta3

@@ -117,7 +117,7 @@ func (s *Server) isListed(stream *serving.Stream, now time.Time) (bool, error) {
 	return is, err
 }
 
-// checkSize refuses a message that clients of gRPC would not decode. Objects that are small enough for an API server may
+// checkSize refuses a message that clients of gRPC would not decode. Objects that an API server accepts one by one may
 // be one in all: a hundred routes of a Service, or all that is granted in a namespace.
 func checkSize(message proto.Message, of rules.Reference) error {
 	size := proto.Size(message)

@@ -538,10 +538,10 @@ func TestTooLarge(t *testing.T) {
 		w.wants("TL", early, "web:8080")
 
 		setRoute := func(route *rules.Route) {
+			parent := rules.ParentObject{Reference: web, Exists: true, HasIP: true}
 			w.targets.Set(web, &rules.Target{
 				Reference: web, Exists: true, Ports: []rules.ServicePort{{NamedPort: rules.NamedPort{Number: 8080}}},
-				Attached: rules.Attach(rules.ParentObject{Reference: web, Exists: true, HasIP: true}, []*rules.Route{route}),
-				Found:    map[rules.Reference]bool{web: true},
+				Attached: rules.Attach(parent, []*rules.Route{route}), Found: map[rules.Reference]bool{web: true},
 			})
 		}
 		setRoute(hugeRoute(1200))

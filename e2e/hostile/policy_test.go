@@ -180,8 +180,8 @@ func TestHostileRoutes(t *testing.T) {
 	}
 }
 
-// The routes of a Service are more than a message can be. Clients of that Service are told so, over and over, and
-// clients of others are answered as before.
+// The routes of a Service are more than a message can be. Clients of that Service are refused with the reason,
+// and clients of others are answered as before.
 func TestHostileMessage(t *testing.T) {
 	const routes, streams = 30, 100
 	w := newBusy(t)
