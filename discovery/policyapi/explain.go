@@ -9,6 +9,7 @@ import (
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/fingerpost/fingerpost/federation"
 	"github.com/fingerpost/fingerpost/federation/facts"
@@ -91,7 +92,8 @@ func (s *Server) ExplainInbound(workload string, port uint16, client *rules.Clie
 	if client != nil {
 		explained.Client, explained.Decisions = s.describeClient(*client), s.options.Decide(explained.Answer, *client)
 	}
-	explained.Findings = s.findings(explained.Causes, asked.Namespace, rules.Kind.IsOfServers, explained.Workload)
+	explained.Findings = append(findingsOfSize(EncodeInbound(explained.Answer), explained.Answer.Reference),
+		s.findings(explained.Causes, asked.Namespace, rules.Kind.IsOfServers, explained.Workload)...)
 	return explained, nil
 }
 
@@ -186,8 +188,18 @@ func (s *Server) explainOutbound(reader *outboundReader, level outboundLevel) *O
 
 	explained.noteOthers(reader.address.Of(ip))
 	named := slices.Concat(explained.Causes, explained.Candidates)
-	explained.Findings = s.findings(named, cmp.Or(client, level.of.Namespace), rules.Kind.IsOfTargets, level.of)
+	explained.Findings = append(findingsOfSize(EncodeOutbound(explained.Answer, level.original), level.of),
+		s.findings(named, cmp.Or(client, level.of.Namespace), rules.Kind.IsOfTargets, level.of)...)
 	return explained
+}
+
+// findingsOfSize returns that a message is refused, if it is.
+func findingsOfSize(message proto.Message, of rules.Reference) []ObjectFinding {
+	err := checkSize(message, of)
+	if err == nil {
+		return nil
+	}
+	return []ObjectFinding{{Reference: of, Lines: []string{"no client gets it: " + status.Convert(err).Message()}}}
 }
 
 // noteOthers notes that several Services have an address.

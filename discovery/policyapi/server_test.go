@@ -554,6 +554,10 @@ func TestTooLarge(t *testing.T) {
 		if status.Code(err) != codes.ResourceExhausted || !strings.Contains(fmt.Sprint(err), "Service shop/web") {
 			t.Errorf("a call ends with %v", err)
 		}
+		x, err := w.server.ExplainOutbound("web.shop:8080", "shop")
+		if err != nil || len(x.Findings) == 0 || !strings.Contains(x.Findings[0].Lines[0], "no client gets it") {
+			t.Errorf("an explanation has %+v, %v", x.Findings, err)
+		}
 		if got := w.serving.Cache().Bytes(); got > 2*serving.MaxFrame {
 			t.Errorf("%d bytes are kept", got)
 		}
