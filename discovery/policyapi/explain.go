@@ -92,6 +92,7 @@ func (s *Server) ExplainInbound(workload string, port uint16, client *rules.Clie
 	if client != nil {
 		explained.Client, explained.Decisions = s.describeClient(*client), s.options.Decide(explained.Answer, *client)
 	}
+
 	explained.Findings = append(findingsOfSize(EncodeInbound(explained.Answer), explained.Answer.Reference),
 		s.findings(explained.Causes, asked.Namespace, rules.Kind.IsOfServers, explained.Workload)...)
 	return explained, nil
