@@ -144,7 +144,9 @@ func drawAccess(t *rapid.T) DefaultPolicy {
 
 func drawSelector(t *rapid.T, key string, values ...string) *LabelSelector {
 	return rapid.SampledFrom([]*LabelSelector{
-		nil, {}, {Requirements: []LabelRequirement{{Key: key, Operator: LabelIn, Values: values[:1]}}},
+		nil,
+		{},
+		{Requirements: []LabelRequirement{{Key: key, Operator: LabelIn, Values: values[:1]}}},
 		{Requirements: []LabelRequirement{{Key: key, Operator: LabelNotIn, Values: values[1:]}}},
 	}).Draw(t, "selector")
 }
