@@ -158,7 +158,11 @@ func (r *reader) require(to *rules.AuthorizationPolicy, from reference) error {
 	}
 
 	if *kept != (rules.Reference{}) {
-		r.void(to, "more than one "+kept.Kind.String()+" or "+required.Kind.String()+" is required")
+		kinds := kept.Kind.String()
+		if required.Kind != kept.Kind {
+			kinds += " or " + required.Kind.String()
+		}
+		r.void(to, "more than one "+kinds+" is required")
 		return nil
 	}
 	*kept = required

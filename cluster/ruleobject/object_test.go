@@ -340,7 +340,7 @@ func TestAuthorizationPolicy(t *testing.T) {
 	)
 	required := func(refs string) string { return "{" + server + ", requiredAuthenticationRefs: [" + refs + "]}" }
 	target := func(text string) string { return "{targetRef: " + text + ", requiredAuthenticationRefs: []}" }
-	twice := "more than one MeshTLSAuthentication or MeshTLSAuthentication is required"
+	twice := "more than one MeshTLSAuthentication is required"
 	either := "more than one MeshTLSAuthentication or ServiceAccount is required"
 
 	for _, c := range []row[rules.AuthorizationPolicy]{
@@ -359,7 +359,7 @@ func TestAuthorizationPolicy(t *testing.T) {
 		{
 			"PN63/networks", required(netRef + "," + netRef),
 			void(policy(rules.KindServer, none, nets),
-				"more than one NetworkAuthentication or NetworkAuthentication is required"),
+				"more than one NetworkAuthentication is required"),
 			[]string{"more than one"},
 		},
 		{
