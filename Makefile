@@ -69,12 +69,12 @@ test-short: ## Run unit, property and scenario tests
 test-long: SEED = $(shell echo $$((60 * $$(git rev-list --count HEAD 2>/dev/null || echo 1))))
 test-long: ## Run the tests that have many rounds, with all of them
 	go test -timeout 40m ./cluster ./cluster/ruleobject ./discovery/linkerd ./federation ./internal/repo
-	go test -timeout 40m -run '^(TestSim|TestMatrix)$$' ./cmd/fingerpost/app -seed $(SEED) -histories 60
+	go test -timeout 40m -run '^(TestSim|TestSimPolicy|TestMatrix)$$' ./cmd/fingerpost/app -seed $(SEED) -histories 60
 
 # Other histories each time: -count 1.
 .PHONY: sim
 sim: ## Play random histories of the whole system on virtual time (ARGS='-seed N -histories 1': replay)
-	go test -count 1 -timeout 24h -run '^TestSim$$' ./cmd/fingerpost/app $(ARGS)
+	go test -count 1 -timeout 24h -run '^(TestSim|TestSimPolicy)$$' ./cmd/fingerpost/app $(ARGS)
 
 .PHONY: test-tools
 test-tools: ## Lint and render the charts, test their alerts, make a release, and ask k3d about the files of its kit, without Docker

@@ -2,6 +2,7 @@ package app_test
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -47,7 +48,7 @@ type policyHistory struct {
 }
 
 // play plays a history, the objects in that order, and returns what streams got, and what calls did at the end. It
-// fails where a proxy would not take an answer.
+// fails where a proxy would not take an answer, and where one about a port is not that of the model.
 func (h policyHistory) play(t *testing.T, order []int) (streams, calls string) {
 	t.Helper()
 	script := []string{"flags P0/flags -policy-status", "apply local P0/P.yaml w.yaml"}
@@ -68,14 +69,46 @@ func (h policyHistory) play(t *testing.T, order []int) (streams, calls string) {
 
 	archive.Comment = []byte(strings.Join(script, "\n") + "\n")
 	synctest.Test(t, func(t *testing.T) {
-		transcript := newScenario(t, archive).play()
+		s := newScenario(t, archive)
+		server := s.network.Server(home)
+		transcript := s.play()
 		streams, calls, _ = strings.Cut(transcript, "> ready replica-1\n")
+		answers, model := strings.Split(calls, "> get-")[1:], modelOf(server)
+		for i, port := range modelPorts {
+			_, answer, _ := strings.Cut(answers[i], "answer ")
+			if diff := cmp.Diff(model.answer(port), withoutRules(answer)); diff != "" {
+				t.Errorf("the answer about port %d is not that of the model (-want +got):\n%s", port.number, diff)
+			}
+		}
 		if t.Failed() {
 			t.Logf("%s%s", txtar.Format(archive), transcript)
 		}
 	})
 	return streams, calls
 }
+
+// Random histories of policy beside those of TestSim, as many for each of these as take a tenth of its time. One that
+// fails is printed as a scenario.
+func TestSimPolicy(t *testing.T) {
+	if testing.Short() {
+		t.Skip("the laws have some")
+	}
+	first := *simSeed
+	if first == 0 {
+		first = rand.Uint64N(1e9) + 1
+	}
+	for i := range uint64(*simHistories) {
+		for n := range uint64(policyHistories) {
+			h := drawPolicy(int((first+i)*policyHistories + n))
+			h.play(t, upTo(len(h.objects)))
+		}
+		if t.Failed() {
+			t.Fatalf("to replay it: make sim ARGS='-seed %d -histories 1'", first+i)
+		}
+	}
+}
+
+const policyHistories = 5 // for each one of the whole system
 
 // policyRounds is how many histories a law is checked with.
 func policyRounds() int {
