@@ -132,7 +132,7 @@ func sizeOf(text string, parsed *syntax.Regexp) int {
 	}
 	wide, err := syntax.Parse(perlClass.ReplaceAllStringFunc(text, inAllLanguages), syntax.Perl)
 	if err != nil {
-		return maxRegexSize + 1 // as it may be [\d-z], which is refused before
+		return maxRegexSize + 1 // it cannot be told
 	}
 	return estimate(wide)
 }
@@ -150,16 +150,16 @@ func inAllLanguages(escape string) string {
 
 // The costs of parts of Rust's program, in bytes, as measured with regex 1.13 by the number of times that it takes.
 const (
-	costOfPart      = 160 // at most: an alternative, a group, a character
-	costOfClass     = 1500
-	costOfRange     = 180 // each of the first manyRanges; they may end in every plane
-	costOfFurther   = 80
-	manyRanges      = 100
-	enoughEstimated = 1 << 40
+	costOfPart    = 160 // at most: an alternative, a group, a character
+	costOfClass   = 1500
+	costOfRange   = 180 // each of the first manyRanges; they may end in every plane
+	costOfFurther = 80
+	manyRanges    = 100
 )
 
 // estimate returns what a parsed expression costs. It stops to count far above what is allowed.
 func estimate(parsed *syntax.Regexp) int {
+	const enough = 1 << 30
 	size := costOfPart * (1 + len(parsed.Rune))
 	switch parsed.Op {
 	case syntax.OpCharClass:
@@ -170,12 +170,12 @@ func estimate(parsed *syntax.Regexp) int {
 	default:
 	}
 	for _, sub := range parsed.Sub {
-		size = min(size+estimate(sub), enoughEstimated)
+		size = min(size+estimate(sub), enough)
 	}
 
 	if parsed.Op == syntax.OpRepeat {
 		times := max(parsed.Min, parsed.Max, 1) // at most 1000: Go's parser has seen to that
-		size = min(size*times, enoughEstimated)
+		size = min(size*times, enough)
 	}
 	return size
 }

@@ -21,10 +21,13 @@ type rustCompiler struct {
 	out *bufio.Reader
 }
 
-// newRustCompiler builds the crate in testdata/rust and starts it. The test is skipped without cargo, or without the
-// registry of crates.
+// newRustCompiler builds the crate in testdata/rust and starts it. The test is skipped with -short, without cargo, and
+// without the registry of crates.
 func newRustCompiler(tb testing.TB) *rustCompiler {
 	tb.Helper()
+	if testing.Short() {
+		tb.Skip("cargo builds a crate")
+	}
 	cargo, err := exec.LookPath("cargo")
 	if err != nil {
 		tb.Skip("cargo is not installed")
@@ -90,9 +93,6 @@ func (r *rustCompiler) compile(tb testing.TB, text string) error {
 
 // What passes compiles in proxies. What is refused because no proxy compiles it does not.
 func TestRustCompilesWhatPasses(t *testing.T) {
-	if testing.Short() {
-		t.Skip("cargo builds a crate")
-	}
 	rust := newRustCompiler(t)
 	check := func(text string) (passes bool) {
 		t.Helper()
@@ -133,9 +133,6 @@ func TestRustCompilesWhatPasses(t *testing.T) {
 
 // The most of a thing that passes compiles in proxies: they bound the size of what they make of it.
 func TestRustCompilesTheLargest(t *testing.T) {
-	if testing.Short() {
-		t.Skip("cargo builds a crate")
-	}
 	rust := newRustCompiler(t)
 	for _, text := range []string{
 		"a", "ä", `\x{10FFFF}`, "(a)", "a?", "a*", "(?:a|b)", ".", "(?s).", "[a-z]", "[^a]", "(?i)a", "(?i)[a-z]", `\b`, `\d`,
