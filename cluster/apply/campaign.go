@@ -70,14 +70,14 @@ type Options struct {
 //
 // In one cluster and for one Lease:
 //
-//	           nothing wanted                      no task can run, or
-//	  .------------------------------.           the term has ended
-//	  |                              |    .--------------------------------.
-//	  v                              |    v                                |
+//	           nothing wanted                       no task can run, or
+//	  .------------------------------.            the term has ended
+//	  |                              |      .--------------------------------.
+//	  v                              |      v                                |
 //	NotWriting --a task is wanted--> Reviewing --a task can run--> Standby --Lease--> Holding: each task by itself
-//	                                 |                                             review --> Run --> pause --.
-//	                                 '--none can: ReadOnly, until permissions        ^                        |
-//	                                    were granted (asked ever more rarely)        '------------------------'
+//	                                 |                                                review --> Run --> pause --.
+//	                                 '--none can: ReadOnly, until permissions           ^                        |
+//	                                    were granted (asked ever more rarely)           '------------------------'
 //
 // So a task that lacks a permission stops no other, and no replica holds a Lease that it can do nothing with. A
 // cluster that is not written into any more is cleaned: the Lease is taken once more, if it stays free for as long

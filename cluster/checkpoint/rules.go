@@ -14,8 +14,8 @@ import (
 // version must not be read in part: whenever one of the types changes, its codec gets a new number. A version that does
 // not know a number does not restore the Table, and calls wait until it is listed. TestShapes fails until then.
 
-// sorted has one encoding for equal maps.
-var sorted = func() cbor.EncMode {
+// sortedMode has one encoding for equal maps.
+var sortedMode = func() cbor.EncMode {
 	mode, err := cbor.EncOptions{Sort: cbor.SortBytewiseLexical}.EncMode()
 	if err != nil {
 		panic("BUG: " + err.Error())
@@ -65,7 +65,7 @@ func wholeCodecOf[K, V comparable, R any](
 }
 
 func (e *encoder) sorted(value any) cbor.RawMessage {
-	b, err := sorted.Marshal(value)
+	b, err := sortedMode.Marshal(value)
 	e.err = cmp.Or(e.err, err)
 	return b
 }

@@ -87,8 +87,7 @@ func (h policyHistory) play(t *testing.T, order []int) (streams, calls string) {
 	return streams, calls
 }
 
-// Random histories of policy beside those of TestSim, as many for each of these as take a tenth of its time. One that
-// fails is printed as a scenario.
+// Random histories of policy beside those of TestSim, some for each of these. One that fails is printed as a scenario.
 func TestSimPolicy(t *testing.T) {
 	if testing.Short() {
 		t.Skip("the laws have some")
