@@ -132,7 +132,7 @@ func sizeOf(text string, parsed *syntax.Regexp) int {
 	}
 	wide, err := syntax.Parse(perlClass.ReplaceAllStringFunc(text, inAllLanguages), syntax.Perl)
 	if err != nil {
-		return maxRegexSize + 1 // it cannot be told
+		return maxRegexSize + 1 // its size is not known
 	}
 	return estimate(wide)
 }
@@ -161,6 +161,7 @@ const (
 func estimate(parsed *syntax.Regexp) int {
 	const enough = 1 << 30
 	size := costOfPart * (1 + len(parsed.Rune))
+
 	switch parsed.Op {
 	case syntax.OpCharClass:
 		ranges := len(parsed.Rune) / 2
