@@ -74,6 +74,8 @@ serving -> federation/watch
 
 admission ->
 
+inject ->
+
 federation -> federation/facts federation/policy federation/profile federation/watch
 federation/facts -> federation/watch
 federation/policy ->
@@ -93,6 +95,7 @@ serving -> k8s.io sigs.k8s.io github.com/linkerd
 discovery -> k8s.io sigs.k8s.io
 cluster -> google.golang.org/grpc github.com/linkerd
 admission -> google.golang.org/grpc github.com/linkerd k8s.io/client-go
+inject -> k8s.io/client-go net/http google.golang.org/grpc github.com/linkerd
 links -> google.golang.org/grpc github.com/linkerd
 cluster/api -> google.golang.org/grpc
 cluster/ruleobject -> k8s.io/client-go
