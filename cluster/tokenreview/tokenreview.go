@@ -5,7 +5,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -13,9 +12,6 @@ import (
 
 	"github.com/hashicorp/golang-lru/v2/simplelru"
 	"golang.org/x/time/rate"
-	authenticationv1 "k8s.io/api/authentication/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	typed "k8s.io/client-go/kubernetes/typed/authentication/v1"
 )
 
@@ -65,7 +61,7 @@ var ErrBusy = errors.New("too many tokens are being reviewed")
 
 // A Reviewer remembers what the API server has answered about tokens for one audience.
 type Reviewer struct {
-	client   typed.TokenReviewInterface
+	client   *Client
 	audience string
 	pace     *rate.Limiter
 
@@ -92,7 +88,7 @@ type (
 // New returns a Reviewer that asks so many times a second at most. It takes the right to create tokenreviews.
 func New(client typed.TokenReviewInterface, audience string, perSecond int) *Reviewer {
 	r := &Reviewer{
-		client: client, audience: audience, sources: map[string]*source{},
+		client: NewClient(client), audience: audience, sources: map[string]*source{},
 		pace: rate.NewLimiter(rate.Limit(perSecond), 1),
 	}
 	r.accepted, _ = simplelru.NewLRU[digest, verdict](maxKept, nil) // it only fails for a size of 0
@@ -185,11 +181,9 @@ func (r *Reviewer) ask(ctx context.Context, token string) (Account, error) {
 		return Account{}, ErrBusy
 	}
 
-	review, err := r.client.Create(ctx, &authenticationv1.TokenReview{
-		Spec: authenticationv1.TokenReviewSpec{Token: token, Audiences: []string{r.audience}},
-	}, metav1.CreateOptions{})
+	review, err := r.client.create(ctx, token, r.audience)
 	if err != nil {
-		return Account{}, problemOf(err)
+		return Account{}, err
 	}
 
 	status := review.Status
@@ -205,20 +199,6 @@ func (r *Reviewer) ask(ctx context.Context, token string) (Account, error) {
 
 // podName is the key under which API servers have the Pod of a token (KEP-4193).
 const podName = "authentication.kubernetes.io/pod-name"
-
-// problemOf returns why there is no answer, without what a token or an API server may have put into the error.
-func problemOf(err error) error {
-	switch {
-	case apierrors.IsForbidden(err):
-		return errors.New("grant create on tokenreviews.authentication.k8s.io")
-	case apierrors.ReasonForError(err) != metav1.StatusReasonUnknown:
-		return fmt.Errorf("the API server does not review tokens (%s)", apierrors.ReasonForError(err))
-	case errors.Is(err, context.DeadlineExceeded):
-		return errors.New("the API server does not answer")
-	default:
-		return fmt.Errorf("tokens cannot be reviewed: %w", err)
-	}
-}
 
 // keep keeps an answer, and returns what counts.
 func (r *Reviewer) keep(key digest, account Account, err error) (Account, error) {
