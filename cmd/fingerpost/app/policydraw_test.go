@@ -19,19 +19,27 @@ var policyGrammar = map[string][]string{
 		"NetworkAuthentication", "HTTPLocalRateLimitPolicy", "EgressNetwork", "HTTPRoute", "HTTPRoute.policy",
 		"GRPCRoute", "TLSRoute", "TCPRoute",
 	},
-	"name":  {"a", "a", "b"},
-	"space": {"shop", "shop", "other"},
-	"age":   {"2020-01-01T00:00:00Z", "2021-01-01T00:00:00Z"},
+	"name":                   {"a", "a", "b"},
+	"space":                  {"shop", "shop", "other"},
+	"space of EgressNetwork": {"shop", "other", "linkerd-egress"},
+	"age":                    {"2020-01-01T00:00:00Z", "2021-01-01T00:00:00Z"},
 
-	"Service": {"{<address>, ports: [{name: http, port: 8080, protocol: TCP<appProtocol>}, " +
-		"{name: other, port: 80, protocol: TCP}]}"},
+	"Service": {"{<address>, ports: [{name: http, port: 8080, protocol: TCP<appProtocol>}<port2><port3>]}"},
 	"appProtocol": {
-		"", ", appProtocol: http", ", appProtocol: kubernetes.io/h2c", ", appProtocol: grpc", ", appProtocol: x",
+		"", "", ", appProtocol: http", ", appProtocol: kubernetes.io/h2c", ", appProtocol: grpc", ", appProtocol: x",
+		", appProtocol: linkerd.io/tcp", "",
 	},
-	"address of shop/a":  {"clusterIP: 10.96.0.10, clusterIPs: [10.96.0.10]"},
-	"address of shop/b":  {"clusterIP: 203.0.113.10, clusterIPs: [203.0.113.10]"},
-	"address of other/a": {"clusterIP: 10.96.0.10, clusterIPs: [10.96.0.10]"}, // of two Services
-	"address of other/b": {"clusterIP: None, clusterIPs: [None]"},
+	"port2": {", {name: other, port: 80, protocol: TCP}", ", {name: other, port: 80, protocol: UDP}", ""},
+	"port3": {", {name: db, port: 3306, protocol: TCP<appProtocol>}", ""},
+	"address of shop/a": {
+		"clusterIP: 10.96.0.10, clusterIPs: [10.96.0.10]", "clusterIP: 10.96.0.10, clusterIPs: [10.96.0.10]",
+		"clusterIP: 10.96.0.10, clusterIPs: [10.96.0.10, 'fd00:10::10']", "clusterIP: None, clusterIPs: [None]",
+	},
+	"address of shop/b": {"clusterIP: 203.0.113.10, clusterIPs: [203.0.113.10]"},
+	"address of other/a": { // of two Services
+		"clusterIP: 10.96.0.10, clusterIPs: [10.96.0.10]", "clusterIP: 10.96.0.20, clusterIPs: [10.96.0.20]",
+	},
+	"address of other/b": {"clusterIP: None, clusterIPs: [None]", "type: ExternalName, externalName: x.example"},
 
 	"Server": {"{<pods>, port: <port><protocol><access>}"},
 	"pods": {
@@ -92,6 +100,7 @@ var policyGrammar = map[string][]string{
 	"host":             {"a.example", "'*.b.example'", "'a*'", "5"},
 	"parent": {
 		"{group: core, kind: Service, name: <name>, port: 8080}", "{kind: Service, group: core, name: [<name>]}",
+		"{group: core, kind: service, name: a, namespace: shop, sectionName: x}",
 		"{group: '', kind: Service, name: <name>, namespace: <space>}", "<onServer>", "<onServer>", "{name: <name>}",
 		"{group: policy.linkerd.io, kind: EgressNetwork, name: <name>, port: 443}",
 		"{group: policy.linkerd.io, kind: EgressNetwork, name: <name>, namespace: <space>}",
@@ -104,8 +113,14 @@ var policyGrammar = map[string][]string{
 	"requests":   {"filters: <filter*2><timeouts>, backendRefs: <backend*3>"},
 	"httpMatch": {
 		"{path: {type: Exact, value: /a}}", "{path: {value: b}}", "{path: {type: RegularExpression, value: '[[a]'}}",
-		"{path: {type: RegularExpression, value: '/(a|b)*'}}", "{queryParams: [{name: q, value: '1'}], method: GET}",
+		"{path: {type: RegularExpression, value: '/(a|b)*'}}",
+		"{path: {type: RegularExpression, value: '<regex>'}}", "{headers: [{name: 'a b', value: c}], method: LOCK}",
+		"{queryParams: [{type: RegularExpression, name: q, value: '<regex>'}], path: {value: /q}}",
+		"{queryParams: [{name: q, value: '1'}], method: GET}",
 		"{headers: [{name: x, value: '1'}, {type: RegularExpression, name: z, value: 'a+'}]}", "{method: 'P R'}", "{}",
+	},
+	"regex": {
+		`/\Qa\E`, "a{2}", "a{", "[[:alpha:]]+", `\p{^Lu}`, `\07`, `[a\[]`, "[^]a]+", "(?i)a", "a{2,}",
 	},
 	"grpcMatch": {
 		"{method: {service: s, method: m}}", "{method: {type: RegularExpression, service: 's.*'}}", "{}",
@@ -117,17 +132,21 @@ var policyGrammar = map[string][]string{
 		"{type: ResponseHeaderModifier, responseHeaderModifier: {add: [{name: a, value: b}]}}",
 		"{type: RequestRedirect, requestRedirect: {path: {type: ReplaceFullPath, replaceFullPath: /x}, port: 8443}}",
 		"{type: RequestRedirect, requestRedirect: {path: {type: ReplacePrefixMatch, replacePrefixMatch: x}}}",
+		"{type: RequestRedirect, requestRedirect: {scheme: https, hostname: c.example, statusCode: 301}}",
 		"{type: RequestHeaderModifier}", "{type: URLRewrite, urlRewrite: {}}", "{type: RequestMirror}", "{}",
 	},
 	"backend": {
 		"{name: <name>, port: 80}", "{name: <name>, namespace: <space>, port: 8080, weight: 2}",
-		"{name: <name>, port: 80, weight: 0}", "{name: <name>, port: 80, filters: <filter*2>}", "{name: <name>}",
+		"{name: <name>, port: 80, weight: 0}", "{name: a, port: 80, weight: 0}",
+		"{group: policy.linkerd.io, kind: EgressNetwork, name: a}", "{name: <name>, port: 80, filters: <filter*2>}", "{name: <name>}",
 		"{kind: Secret, name: <name>, port: 80}", "{name: <name>, port: x}",
 		"{group: policy.linkerd.io, kind: EgressNetwork, name: <name>, weight: 2}",
 	},
 	"timeouts": {
 		"", ", timeouts: {request: 1m30s}", ", timeouts: {request: 0s, backendRequest: 1s}",
 		", timeouts: {request: -1s}", ", timeouts: {request: x}", ", retry: {attempts: 3}",
+		", timeouts: {request: 0.5s}", ", timeouts: {request: 500ms}", ", timeouts: {request: 100000s}",
+		", timeouts: {request: 2s, backendRequest: x}",
 	},
 
 	"annotation": { // the last one of a name counts
@@ -140,6 +159,15 @@ var policyGrammar = map[string][]string{
 		"balancer.alpha.linkerd.io/failure-accrual-success-rate-min-requests: '4000000000'",
 		"balancer.alpha.linkerd.io/penalize-failures: 'true'", "balancer.alpha.linkerd.io/load-biaser-penalty: 1193h",
 		"config.linkerd.io/opaque-ports: '8080,http,x'", "config.linkerd.io/opaque-ports: ''",
+		"config.linkerd.io/opaque-ports: ' 400-500 , 0'", "config.linkerd.io/opaque-ports: 'other'",
+		"retry.linkerd.io/http: '5XX,gateway-error,404,300-301'", "retry.linkerd.io/http: '404-400'",
+		"retry.linkerd.io/limit: '0'", "retry.linkerd.io/timeout: 2s", "retry.linkerd.io/grpc: x",
+		"balancer.linkerd.io/failure-accrual: x", "timeout.linkerd.io/idle: 1m",
+		"balancer.linkerd.io/failure-accrual-consecutive-max-failures: '3'",
+		"balancer.linkerd.io/failure-accrual-consecutive-min-penalty: 2m",
+		"balancer.linkerd.io/failure-accrual-consecutive-jitter-ratio: '0.1'",
+		"balancer.alpha.linkerd.io/failure-accrual-success-rate-window: 5ms",
+		"balancer.alpha.linkerd.io/failure-accrual-honor-retry-after: 't'",
 	},
 	"edit": {
 		`{"metadata":{"labels":{"x":"y"}}}`, `{"metadata":{"annotations":{"x":"y"}}}`, `{"status":{"conditions":[]}}`,
@@ -148,7 +176,7 @@ var policyGrammar = map[string][]string{
 	},
 }
 
-var policyPart = regexp.MustCompile(`<([A-Za-z.]+)(?:\*(\d))?>`)
+var policyPart = regexp.MustCompile(`<([A-Za-z0-9. ]+)(?:\*(\d))?>`)
 
 // drawText returns a text in which nothing is left to be drawn.
 func drawText(t *rapid.T, text string) string {
@@ -172,7 +200,12 @@ func drawText(t *rapid.T, text string) string {
 func drawPolicyHistory(t *rapid.T) (h policyHistory) {
 	there := []string{"Service shop/a", "Server shop/a"}
 	for range rapid.IntRange(5, 20).Draw(t, "objects") {
-		object := drawText(t, "<kind> <space>/<name>")
+		object := drawText(t, "<kind>")
+		space := "<space>"
+		if object == "EgressNetwork" {
+			space = "<space of EgressNetwork>"
+		}
+		object += drawText(t, " "+space+"/<name>")
 		if !slices.Contains(there, object) {
 			there = append(there, object)
 		}
@@ -192,6 +225,12 @@ func drawPolicyHistory(t *rapid.T) (h policyHistory) {
 		h.edits = append(h.edits, "delete local "+inVerbs.Replace(there[i]))
 		if rapid.Bool().Draw(t, "again") {
 			h.edits = append(h.edits, "apply local "+fileOf(i))
+		}
+	}
+
+	for _, flag := range []string{"-allow-l5d-request-headers", "-policy-app-protocol-grpc=false"} {
+		if rapid.IntRange(0, 3).Draw(t, flag) == 0 {
+			h.flags = append(h.flags, flag)
 		}
 	}
 	return h
@@ -214,7 +253,7 @@ func drawPolicyObject(t *rapid.T, kind, name string) string {
 
 	spec := policyGrammar[kind]
 	if kind == "Service" {
-		address := policyGrammar["address of "+name][0]
+		address := rapid.SampledFrom(policyGrammar["address of "+name]).Draw(t, "address")
 		spec = []string{strings.Replace(spec[0], "<address>", address, 1)}
 	}
 

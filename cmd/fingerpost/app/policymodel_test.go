@@ -8,14 +8,18 @@ import (
 	"strings"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-
-	"github.com/fingerpost/fingerpost/cluster/apitest"
 )
 
 // A policyModel computes answers about ports a second time, slowly and plainly: from all objects of the API server, as
 // they are there, for each question anew. It shares no code with what serves, and knows as much as the histories of
 // drawPolicy have. Of routes it knows which there are and whom they let in, and nothing of their rules.
-type policyModel struct{ objects []unstructured.Unstructured }
+type policyModel struct {
+	objects []unstructured.Unstructured
+
+	allowsHeaders, grpcIsBytes bool // flags
+
+	seen map[string]int // how often something of an answer was met
+}
 
 // policyResources are those of the objects that the model reads.
 var policyResources = []string{
@@ -24,19 +28,33 @@ var policyResources = []string{
 	"httplocalratelimitpolicies.policy.linkerd.io", "httproutes.policy.linkerd.io",
 	"httproutes.gateway.networking.k8s.io", "grpcroutes.gateway.networking.k8s.io",
 	"tlsroutes.gateway.networking.k8s.io", "tcproutes.gateway.networking.k8s.io",
+	"egressnetworks.policy.linkerd.io", "services",
 }
 
-func modelOf(server *apitest.Server) (m policyModel) {
+// readPolicy returns the model of the local cluster as it is now.
+func (s *scenario) readPolicy() *policyModel {
+	m := &policyModel{
+		seen: s.policySeen, allowsHeaders: slices.Contains(s.flags, "-allow-l5d-request-headers"),
+		grpcIsBytes: slices.Contains(s.flags, "-policy-app-protocol-grpc=false"),
+	}
 	for _, resource := range policyResources {
-		for _, o := range server.List(resource) {
+		for _, o := range s.network.Server(home).List(resource) {
 			m.objects = append(m.objects, *o)
 		}
 	}
 	return m
 }
 
+// sees counts something that has had a part in an answer.
+func (m *policyModel) sees(what string) {
+	if m.seen != nil {
+		m.seen[what]++
+	}
+}
+
 // A modelPort is a port of one of the two workloads that histories ask for.
 type modelPort struct {
+	workload string // as a proxy asks
 	number   int
 	name     string // of the port that has that number, if it is declared
 	app      string // label of the workload
@@ -45,7 +63,7 @@ type modelPort struct {
 }
 
 // of yields the objects of a kind in namespace shop, the oldest first.
-func (m policyModel) of(kinds ...string) (all []unstructured.Unstructured) {
+func (m *policyModel) of(kinds ...string) (all []unstructured.Unstructured) {
 	for _, o := range m.objects {
 		if o.GetNamespace() == "shop" && slices.Contains(kinds, kindIn(o)) {
 			all = append(all, o)
@@ -60,7 +78,7 @@ func (m policyModel) of(kinds ...string) (all []unstructured.Unstructured) {
 
 func byName(a, b unstructured.Unstructured) int { return cmp.Compare(a.GetName(), b.GetName()) }
 
-func (m policyModel) named(kind, namespace, name string) *unstructured.Unstructured {
+func (m *policyModel) named(kind, namespace, name string) *unstructured.Unstructured {
 	for _, o := range m.objects {
 		if kindIn(o) == kind && o.GetNamespace() == namespace && o.GetName() == name {
 			return &o
@@ -78,7 +96,7 @@ func kindIn(o unstructured.Unstructured) string {
 }
 
 // answer returns the lines of the answer about a port, without those of rules.
-func (m policyModel) answer(port modelPort) (lines []string) {
+func (m *policyModel) answer(port modelPort) (lines []string) {
 	for _, server := range m.of("Server") {
 		if protocol, selects := serverProtocol(server, port); selects {
 			return m.ofServer(server, protocol, port)
@@ -141,7 +159,7 @@ func selectsApp(selector map[string]any, app string) bool {
 	return !hasExpressions && (!given || want == app)
 }
 
-func (m policyModel) ofServer(server unstructured.Unstructured, protocol string, port modelPort) (lines []string) {
+func (m *policyModel) ofServer(server unstructured.Unstructured, protocol string, port modelPort) (lines []string) {
 	name := server.GetName()
 	lines = append(lines, "policy "+protocol+" policy.linkerd.io/server/"+name)
 	if protocol != "grpc" && protocol != "opaque" && protocol != "tls" {
@@ -171,7 +189,7 @@ func (m policyModel) ofServer(server unstructured.Unstructured, protocol string,
 }
 
 // limitOf returns the line of the rate limit of a Server.
-func (m policyModel) limitOf(server string) []string {
+func (m *policyModel) limitOf(server string) []string {
 	for _, o := range m.of("HTTPLocalRateLimitPolicy") {
 		target, _, _ := unstructured.NestedString(o.Object, "spec", "targetRef", "name")
 		total, hasTotal, _ := unstructured.NestedFieldNoCopy(o.Object, "spec", "total", "requestsPerSecond")
@@ -206,7 +224,7 @@ func accountText(ref map[string]any, namespace string) string {
 }
 
 // allowed returns the lines of AuthorizationPolicies about a Server, or a route.
-func (m policyModel) allowed(indent, kind, name string) (lines []string) {
+func (m *policyModel) allowed(indent, kind, name string) (lines []string) {
 	policies := m.of("AuthorizationPolicy")
 	slices.SortStableFunc(policies, byName)
 	for _, o := range policies {
@@ -226,7 +244,7 @@ func (m policyModel) allowed(indent, kind, name string) (lines []string) {
 }
 
 // required returns whom an AuthorizationPolicy lets in, if it does.
-func (m policyModel) required(o unstructured.Unstructured) (clients, networks string, grants bool) {
+func (m *policyModel) required(o unstructured.Unstructured) (clients, networks string, grants bool) {
 	clients, networks = "anyone", "0.0.0.0/0 ::/0"
 	identities, places := 0, 0
 	refs, _, _ := unstructured.NestedSlice(o.Object, "spec", "requiredAuthenticationRefs")
@@ -332,7 +350,7 @@ func networksText(all []any) string {
 }
 
 // allowedByName returns the lines of ServerAuthorizations.
-func (m policyModel) allowedByName(server unstructured.Unstructured) (lines []string) {
+func (m *policyModel) allowedByName(server unstructured.Unstructured) (lines []string) {
 	all := m.of("ServerAuthorization")
 	slices.SortStableFunc(all, byName)
 	for _, o := range all {
@@ -366,7 +384,7 @@ func clientText(client map[string]any) string {
 }
 
 // routesOf returns the lines of routes of some kinds that are a Server's.
-func (m policyModel) routesOf(server string, kinds ...string) (lines []string) {
+func (m *policyModel) routesOf(server string, kinds ...string) (lines []string) {
 	order := []string{"TCPRoute", "TLSRoute", "HTTPRoute", "GRPCRoute"} // the later one has the parent for itself
 	rank := func(o unstructured.Unstructured) int { return slices.Index(order, o.GetKind()) }
 	highest := 0
@@ -395,11 +413,11 @@ func namesServer(o unstructured.Unstructured, server string) bool {
 	})
 }
 
-// modelPorts are the ports among policyAsked.
+// modelPorts are those about which answers are compared.
 var modelPorts = []modelPort{
-	{number: 8080, name: "http", app: "p"},
-	{number: 4191, name: "linkerd-admin", app: "p", probed: true},
-	{number: 80, name: "http", app: "w", external: true},
+	{workload: "shop:p", number: 8080, name: "http", app: "p"},
+	{workload: "shop:p", number: 4191, name: "linkerd-admin", app: "p", probed: true},
+	{workload: `{"ns":"shop","external_workload":"w"}`, number: 80, name: "http", app: "w", external: true},
 }
 
 // withoutRules returns the lines of an answer that the model knows.

@@ -166,6 +166,7 @@ type scenario struct {
 	heldLinks    map[string]map[string]string // those that were deleted with their CRD, and are not created again yet
 	backups      map[string]func()            // of API servers
 	sliceNames   sliceNames
+	policySeen   map[string]int       // what the model of policy has met; nil: it is not counted
 	shownChanges map[string]time.Time // by what they are about
 	written      map[string]int       // by cluster, verb and resource: how often it was asked for when it was printed
 
@@ -617,6 +618,10 @@ func (s *scenario) do(verb string, args []string) {
 		}
 	case "compare":
 		for _, difference := range s.differences() {
+			fmt.Fprintln(&s.out, difference)
+		}
+	case "compare-policy":
+		for _, difference := range s.policyDifferences() {
 			fmt.Fprintln(&s.out, difference)
 		}
 	case "disk":
