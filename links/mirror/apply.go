@@ -1,7 +1,6 @@
 package mirror
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -35,6 +34,7 @@ func (t *term) reconcile(ctx context.Context, key queueKey) error {
 	}
 
 	existing := in.existing
+	t.forgetDeleted(name, existing)
 	t.enqueue(t.budget.assign(name, chargedCluster(existing))...)
 	plan := in.Plan()
 	if existing == nil && plan.service != nil && !t.reserveSpace(name, chargeableClusters(plan.service)) {
@@ -200,21 +200,53 @@ func (t *term) takeTurn(of *apply.Pace[api.Key], svc *corev1.Service, k api.Key)
 }
 
 // removeService deletes a Service, after its Endpoints. That these may not be deleted is no reason to keep it. It
-// refuses to delete a Service that is not ours, whatever was planned.
+// refuses to delete a Service that is not ours, whatever was planned. One deletion takes one turn, however often the
+// Service is looked at before the watch has it gone.
 func (t *term) removeService(ctx context.Context, k api.Key, is *corev1.Service, of *endpoints) error {
 	if !isOurs(is) {
 		return errNameTaken{k, is}
+	}
+	if t.isDeleted(k, is) {
+		return nil
 	}
 	if err := t.takeTurn(t.paces.deletions, is, k); err != nil {
 		return err
 	}
 	t.log.Info("Deleting a mirror", "service", k.String())
 
-	err := t.applyEndpoints(ctx, k, namePlan{}, of)
-	if err != nil && !object.IsRefusal(err) {
+	endpointsErr := t.applyEndpoints(ctx, k, namePlan{}, of)
+	if endpointsErr != nil && !object.IsRefusal(endpointsErr) {
+		return endpointsErr
+	}
+	if err := t.writesServices.Delete(ctx, is); err != nil {
 		return err
 	}
-	return cmp.Or(t.writesServices.Delete(ctx, is), err)
+	t.noteDeleted(k, is)
+	return endpointsErr
+}
+
+// noteDeleted notes that the deletion of a Service was accepted: the event of it enqueues its name.
+func (t *term) noteDeleted(k api.Key, svc *corev1.Service) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.deleted[k] = svc.UID
+}
+
+func (t *term) isDeleted(k api.Key, svc *corev1.Service) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	uid, found := t.deleted[k]
+	return found && uid == svc.UID
+}
+
+// forgetDeleted forgets a deletion once its Service is gone, or another one has its name.
+func (t *term) forgetDeleted(k api.Key, svc *corev1.Service) {
+	if svc != nil && t.isDeleted(k, svc) {
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.deleted, k)
 }
 
 // applyEndpoints makes the Endpoints that exist the planned ones.

@@ -131,3 +131,33 @@ func TestUnlinkingIsNotPaced(t *testing.T) {
 		f.wants("")
 	})
 }
+
+// A mirror is deleted once, however often its name is looked at before the watch has it gone, and counts once for its
+// cluster. One of the same name that comes after it is another one.
+func TestPaceCountsDeletionsOnce(t *testing.T) {
+	inFleet(t, mirror.Options{}, func(f *fleet) {
+		f.run()
+		f.apply("east", "web", exported, 80)
+		f.pass(3 * time.Second)
+
+		f.home.SilenceWatches("services", true)
+		for i := range 20 {
+			f.apply("east", "web", fmt.Sprintf("change: n%d", i), 80)
+			f.pass(time.Second)
+		}
+		if n := f.home.Requests("delete", "services"); n != 1 {
+			t.Errorf("%d Services were deleted", n)
+		}
+		f.mirroring("east", "True Mirroring")
+
+		f.home.SilenceWatches("services", false)
+		f.home.Expire()
+		f.pass(10 * time.Second)
+		f.apply("east", "web", exported, 80)
+		f.pass(3 * time.Second)
+		f.wants("web-east:80")
+		f.apply("east", "web", "app: web", 80)
+		f.pass(3 * time.Second)
+		f.wants("")
+	})
+}

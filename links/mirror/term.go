@@ -9,6 +9,7 @@ import (
 
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/fingerpost/fingerpost/cluster/api"
 	"github.com/fingerpost/fingerpost/cluster/apply"
@@ -107,6 +108,7 @@ type term struct {
 	localRefusal string                    // why the local cluster cannot be listed; empty if it can
 	remotes      map[string]*remoteCluster // by name; listed completely once
 	gateways     map[string]*gateway       // by cluster
+	deleted      map[api.Key]types.UID     // Services whose deletion was accepted, until the watch has them gone
 	results      *resultIndex              // its indices are safe without mu
 }
 
@@ -122,6 +124,7 @@ func newTerm(
 		remotes:         map[string]*remoteCluster{},
 		knownNamespaces: map[string]bool{},
 		gateways:        map[string]*gateway{},
+		deleted:         map[api.Key]types.UID{},
 		results:         newResultIndex(),
 	}
 	term.linkSet.Store(&linkSet{})
