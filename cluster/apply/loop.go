@@ -17,6 +17,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/util/workqueue"
 
+	"github.com/fingerpost/fingerpost/cluster/api"
 	"github.com/fingerpost/fingerpost/federation"
 	"github.com/fingerpost/fingerpost/federation/watch"
 )
@@ -256,7 +257,7 @@ func (l *Loop[K]) Run(ctx context.Context) error {
 
 	l.queue = workqueue.NewTypedRateLimitingQueueWithConfig(
 		workqueue.NewTypedItemExponentialFailureRateLimiter[K](l.config.MinRetry, l.config.MaxRetry),
-		workqueue.TypedRateLimitingQueueConfig[K]{Name: l.config.Queue})
+		workqueue.TypedRateLimitingQueueConfig[K]{Name: l.config.Queue, Clock: api.QueueClock{}})
 	defer l.queue.ShutDown()
 	l.synced.Store(true)
 	if l.config.Begin != nil {

@@ -167,7 +167,7 @@ func (r *Reconciler) Exists(of rules.Reference) (exists, known bool) {
 // listed yet stays until Listed. It is called once; Run must follow.
 func (r *Reconciler) Begin(unlisted ...view.Input) {
 	name := "rules/" + string(r.cluster)
-	r.queue = workqueue.NewTypedWithConfig(workqueue.TypedQueueConfig[object]{Name: name})
+	r.queue = workqueue.NewTypedWithConfig(workqueue.TypedQueueConfig[object]{Name: name, Clock: api.QueueClock{}})
 	r.enqueues.Store(true)
 
 	r.beginTerms()

@@ -229,7 +229,9 @@ func NewReconciler(log logr.Logger, cluster federation.Cluster, options Options)
 // until Listed. It is called once; Run must follow.
 func (r *Reconciler) Begin(writer Writer, facts *federation.Facts, unlisted ...Input) {
 	name := QueueName(string(r.cluster))
-	r.queue = workqueue.NewTypedDelayingQueueWithConfig(workqueue.TypedDelayingQueueConfig[objectRef]{Name: name})
+	r.queue = workqueue.NewTypedDelayingQueueWithConfig(workqueue.TypedDelayingQueueConfig[objectRef]{
+		Name: name, Clock: api.QueueClock{},
+	})
 	r.writer = writer
 	r.enqueues.Store(true)
 	r.beginTerms(facts, unlisted)
