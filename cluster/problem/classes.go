@@ -77,6 +77,7 @@ const (
 	PeersRefuse Class = "PeersRefuse"    // other replicas hand over nothing
 	Unreadable  Class = "FileUnreadable" // and it could be before
 	SlowClients Class = "SlowClients"
+	TooLarge    Class = "PolicyTooLarge" // for a message to clients
 )
 
 // page has a section for each Class.

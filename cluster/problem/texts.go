@@ -506,4 +506,15 @@ var classes = []classInfo{
 		advice:  "See what keeps these Pods busy, or the network to them.",
 		more:    "bounds.md#bounds-of-clients",
 	},
+	{
+		class: TooLarge, group: ofProcesses, title: "The policy of {kind} {full} does not fit into a message",
+		remedy:  "write less of it, or attach it to several Services or Servers",
+		command: checkCommand,
+		means: "All policy of a Service, of an EgressNetwork or of a Server goes to clients in one " +
+			"message of 4 MiB at most. Each object fits into an API server, and all of them together do not.",
+		affects: "Clients keep the policy that they have: changes do not reach them. One that starts now gets none " +
+			"(ResourceExhausted), and asks again. Other Services and Servers are not affected.",
+		advice: "`fingerpost explain route` and `fingerpost explain policy` name the objects and the size.",
+		more:   explained,
+	},
 }

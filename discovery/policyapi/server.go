@@ -5,12 +5,12 @@ import (
 	"errors"
 	"time"
 
+	"github.com/go-logr/logr"
 	inbound "github.com/linkerd/linkerd2-proxy-api/go/inbound"
 	outbound "github.com/linkerd/linkerd2-proxy-api/go/outbound"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/proto"
 
 	"github.com/fingerpost/fingerpost/federation/facts"
 	"github.com/fingerpost/fingerpost/federation/rules"
@@ -34,12 +34,14 @@ type Server struct {
 	levels  rules.LevelsReader
 	options *rules.Options
 	patient time.Time // until when what was restored is no answer
+	log     logr.Logger
+	large   tooLarge
 }
 
 // NewServer returns a Server of what the local cluster has, whose streams are opened on another one.
-func NewServer(on *serving.Server, levels rules.LevelsReader, options *rules.Options) *Server {
+func NewServer(log logr.Logger, on *serving.Server, levels rules.LevelsReader, options *rules.Options) *Server {
 	on.AddTypes(typePolicy)
-	return &Server{on: on, levels: levels, options: options, patient: time.Now().Add(patience)}
+	return &Server{on: on, levels: levels, options: options, patient: time.Now().Add(patience), log: log}
 }
 
 // Register registers both services.
@@ -117,17 +119,6 @@ func (s *Server) isListed(stream *serving.Stream, now time.Time) (bool, error) {
 	return is, err
 }
 
-// checkSize refuses a message that clients of gRPC would not decode. Objects that an API server accepts one by one may
-// be one in all: a hundred routes of a Service, or all that is granted in a namespace.
-func checkSize(message proto.Message, of rules.Reference) error {
-	size := proto.Size(message)
-	if size <= serving.MaxFrame {
-		return nil
-	}
-	return status.Errorf(codes.ResourceExhausted, "the policy of %s takes %d bytes, and a message has %d at most",
-		of, size, serving.MaxFrame)
-}
-
 // addUntilComplete rings a bell when everything may have been listed, until remove is called. What was listed once
 // stays so, and costs a stream nothing.
 func (s *Server) addUntilComplete(bell *watch.Bell) (remove func()) {
@@ -135,17 +126,4 @@ func (s *Server) addUntilComplete(bell *watch.Bell) (remove func()) {
 		return func() {}
 	}
 	return s.levels.AddToCompleteness(bell)
-}
-
-// newFrame encodes a message about an object. What streams with an equal level share is kept for them, a refusal, too.
-func newFrame(message proto.Message, of rules.Reference) (f *serving.Frame, refers int) {
-	if err := checkSize(message, of); err != nil {
-		return serving.NewRefusal(err), serving.MaxFrame
-	}
-
-	b, err := proto.MarshalOptions{Deterministic: true}.Marshal(message)
-	if err != nil {
-		panic("BUG: texts of rules are valid UTF-8: " + err.Error())
-	}
-	return serving.NewFrame(typePolicy, b, 0, 0), len(b)
 }

@@ -61,7 +61,7 @@ func inWorld(t *testing.T, test func(w *world)) {
 		options := options()
 		options.ClusterNetworks = []rules.Network{network("10.0.0.0/8")}
 		options.EgressNamespace = "linkerd-egress"
-		w.server = policyapi.NewServer(w.serving, levels.In(store, local), options)
+		w.server = policyapi.NewServer(logr.Discard(), w.serving, levels.In(store, local), options)
 		test(w)
 		w.wg.Wait()
 	})
@@ -558,6 +558,9 @@ func TestTooLarge(t *testing.T) {
 		if err != nil || len(x.Findings) == 0 || !strings.Contains(x.Findings[0].Lines[0], "no client gets it") {
 			t.Errorf("an explanation has %+v, %v", x.Findings, err)
 		}
+		if all := w.server.TooLarge(); len(all) != 1 || all[0].Of != web || all[0].Bytes <= serving.MaxFrame {
+			t.Errorf("too large are %+v", all)
+		}
 		if got := w.serving.Cache().Bytes(); got > 2*serving.MaxFrame {
 			t.Errorf("%d bytes are kept", got)
 		}
@@ -568,6 +571,10 @@ func TestTooLarge(t *testing.T) {
 		w.wants("TL: smaller", early, "web:8080")
 		again := w.watch(named("web.shop.svc:8080"))
 		w.wants("TL: smaller", again, "web:8080")
+		<-time.After(11 * time.Second)
+		if all := w.server.TooLarge(); len(all) > 0 {
+			t.Errorf("too large are %+v, after it was mended", all)
+		}
 		for _, s := range []*stream{early, another, again} {
 			s.cancel()
 		}

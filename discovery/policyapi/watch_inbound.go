@@ -15,9 +15,9 @@ import (
 	"github.com/fingerpost/fingerpost/serving"
 )
 
-func (s *Server) encodeInbound(level rules.InboundLevel) (f *serving.Frame, refers int) {
+func (s *Server) encodeInbound(level rules.InboundLevel, asked question) (f *serving.Frame, refers int) {
 	answer := s.options.InboundOf(level)
-	return newFrame(EncodeInbound(answer), answer.Reference)
+	return s.newFrame(EncodeInbound(answer), answer.Reference, asked)
 }
 
 // inboundLevel returns what a message to the proxy of a server depends on. namespace is nil where there are no Servers.
@@ -51,14 +51,22 @@ func (s *Server) GetPort(ctx context.Context, spec *pb.PortSpec) (*pb.Server, er
 		return nil, err
 	}
 
+	message, of, err := s.inbound(asked, port)
+	if err != nil {
+		return nil, err
+	}
+	return message, s.check(message, of, question{workload: asked, port: port})
+}
+
+// inbound returns the policy of a port as it is now, and what it is about.
+func (s *Server) inbound(asked rules.WorkloadRef, port uint16) (*pb.Server, rules.Reference, error) {
 	workload, found := s.levels.Workloads.Get(asked)
 	if !found {
-		return nil, notFound(asked)
+		return nil, rules.Reference{}, notFound(asked)
 	}
 	servers, _ := s.levels.Servers.Get(asked.Namespace)
 	answer := s.options.InboundOf(s.inboundLevel(workload, servers, port))
-	message := EncodeInbound(answer)
-	return message, checkSize(message, answer.Reference)
+	return EncodeInbound(answer), answer.Reference, nil
 }
 
 // WatchPort streams the policy of a port. It ends with OK when the workload is gone.
@@ -83,7 +91,7 @@ func (s *Server) WatchPort(spec *pb.PortSpec, sink pb.InboundServerPolicies_Watc
 	defer l.workload.Close()
 	defer l.servers.Close()
 	return ended(serving.Latest[rules.InboundLevel]{
-		Load: l.load, Encode: s.encodeInbound, Idle: proxyapi.IdleHeartbeat,
+		Load: l.load, Encode: l.encode, Idle: proxyapi.IdleHeartbeat,
 	}.Serve(stream))
 }
 
@@ -101,6 +109,10 @@ func (l *inboundStream) load(now time.Time, sent *serving.Frame) (level rules.In
 		return level, false, errEnded
 	}
 	return l.server.inboundLevel(workload, l.servers.Of(l.asked.Namespace), l.port), true, nil
+}
+
+func (l *inboundStream) encode(level rules.InboundLevel) (f *serving.Frame, refers int) {
+	return l.server.encodeInbound(level, question{workload: l.asked, port: l.port})
 }
 
 func parseSpec(spec *pb.PortSpec) (asked rules.WorkloadRef, port uint16, err error) {

@@ -38,8 +38,8 @@ type outboundLevel struct {
 
 // encodeOutbound keeps no message about a name without a Service, nor about an address that none has: clients may ask
 // for any number of them.
-func (s *Server) encodeOutbound(level outboundLevel) (f *serving.Frame, refers int) {
-	f, refers = newFrame(s.outboundMessage(level), level.of)
+func (s *Server) encodeOutbound(level outboundLevel, asked question) (f *serving.Frame, refers int) {
+	f, refers = s.newFrame(s.outboundMessage(level), level.of, asked)
 	if level.target == nil || level.original.IsValid() {
 		return f, 0
 	}
@@ -202,14 +202,22 @@ func (s *Server) Get(ctx context.Context, spec *pb.TrafficSpec) (*pb.OutboundPol
 		return nil, err
 	}
 
-	reader := s.newOutboundReader(asked, workload.Namespace, watch.NewBell())
-	defer reader.close()
-	level, err := reader.level()
+	message, of, err := s.outbound(asked, workload.Namespace)
 	if err != nil {
 		return nil, err
 	}
-	message := s.outboundMessage(level)
-	return message, checkSize(message, level.of)
+	return message, s.check(message, of, question{asked: asked, client: workload.Namespace})
+}
+
+// outbound returns the policy of a target for clients in a namespace as it is now, and what it is about.
+func (s *Server) outbound(asked target, client string) (*pb.OutboundPolicy, rules.Reference, error) {
+	reader := s.newOutboundReader(asked, client, watch.NewBell())
+	defer reader.close()
+	level, err := reader.level()
+	if err != nil {
+		return nil, rules.Reference{}, err
+	}
+	return s.outboundMessage(level), level.of, nil
 }
 
 // Watch streams the policy of a target.
@@ -227,7 +235,7 @@ func (s *Server) Watch(spec *pb.TrafficSpec, sink pb.OutboundPolicies_WatchServe
 	l := &outboundStream{Stream: stream, outboundReader: s.newOutboundReader(asked, client.Namespace, stream.Bell())}
 	defer l.close()
 	return ended(serving.Latest[outboundLevel]{
-		Load: l.load, Encode: s.encodeOutbound, Idle: proxyapi.IdleHeartbeat,
+		Load: l.load, Encode: l.encode, Idle: proxyapi.IdleHeartbeat,
 	}.Serve(stream))
 }
 
@@ -259,6 +267,10 @@ func (l *outboundStream) load(now time.Time, sent *serving.Frame) (level outboun
 	}
 	l.stands = level.of
 	return level, true, nil
+}
+
+func (l *outboundStream) encode(level outboundLevel) (f *serving.Frame, refers int) {
+	return l.server.encodeOutbound(level, question{asked: l.asked, client: l.client})
 }
 
 func (s *Server) parseTraffic(spec *pb.TrafficSpec) (workload rules.WorkloadRef, asked target, err error) {

@@ -202,26 +202,26 @@ func (t *term) takeTurn(of *apply.Pace[api.Key], svc *corev1.Service, k api.Key)
 // removeService deletes a Service, after its Endpoints. That these may not be deleted is no reason to keep it. It
 // refuses to delete a Service that is not ours, whatever was planned. One deletion takes one turn, however often the
 // Service is looked at before the watch has it gone.
-func (t *term) removeService(ctx context.Context, k api.Key, is *corev1.Service, of *endpoints) error {
+func (t *term) removeService(ctx context.Context, key api.Key, is *corev1.Service, of *endpoints) error {
 	if !isOurs(is) {
-		return errNameTaken{k, is}
+		return errNameTaken{key, is}
 	}
-	if t.isDeleted(k, is) {
+	if t.isDeleted(key, is) {
 		return nil
 	}
-	if err := t.takeTurn(t.paces.deletions, is, k); err != nil {
+	if err := t.takeTurn(t.paces.deletions, is, key); err != nil {
 		return err
 	}
-	t.log.Info("Deleting a mirror", "service", k.String())
+	t.log.Info("Deleting a mirror", "service", key.String())
 
-	endpointsErr := t.applyEndpoints(ctx, k, namePlan{}, of)
+	endpointsErr := t.applyEndpoints(ctx, key, namePlan{}, of)
 	if endpointsErr != nil && !object.IsRefusal(endpointsErr) {
 		return endpointsErr
 	}
 	if err := t.writesServices.Delete(ctx, is); err != nil {
 		return err
 	}
-	t.noteDeleted(k, is)
+	t.noteDeleted(key, is)
 	return endpointsErr
 }
 

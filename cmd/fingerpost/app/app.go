@@ -187,8 +187,8 @@ func New(ctx context.Context, log logr.Logger, options Options) (*App, error) {
 	app.Discovery = linkerd.NewServer(log, app.Serving, app.Store, options.Discovery)
 	if app.Levels != nil {
 		app.Rules = app.Levels.In(app.Store, federation.Cluster(options.ClusterName))
-		app.Policy = policyapi.NewServer(app.Serving, app.Rules, &options.Policy.Rules)
-		app.Metrics.MustRegister(ruleset.NewCollector(app.Rules))
+		app.Policy = policyapi.NewServer(log, app.Serving, app.Rules, &options.Policy.Rules)
+		app.Metrics.MustRegister(ruleset.NewCollector(app.Rules), app.Policy.Metric())
 	}
 
 	app.Metrics.MustRegister(app.Registry, app.Ready.Metric())

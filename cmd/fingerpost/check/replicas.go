@@ -323,6 +323,7 @@ func (k *knownReplicas) policyChecks() (checks []check) {
 		checks = append(checks,
 			policyUsable.decided("all objects of policy can be used", k.ofCluster(name, policyUsable)))
 	}
+	checks = append(checks, policyFits.retried("policy fits into messages", k.ofReplica(policyFits)))
 	for _, name := range k.names() {
 		checks = append(checks, insideNetworks.decided("endpoints of "+name+" are inside of -cluster-networks",
 			k.ofCluster(name, insideNetworks)))

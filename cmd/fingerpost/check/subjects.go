@@ -26,6 +26,7 @@ const (
 	stateSaved      subject = "State can be saved"
 	handOver        subject = "Replicas hand over"
 	filesRead       subject = "Files can be read"
+	policyFits      subject = "Policy fits into messages"
 	inContact       subject = "A cluster is in contact"
 	credentialsWork subject = "Credentials work"
 	kindsReadable   subject = "Required resources are readable"
@@ -78,6 +79,10 @@ var subjectInfos = []subjectInfo{
 	{stateSaved, replicaCategory, "the last state of each cluster can be saved", []problem.Class{problem.NotSaved}},
 	{handOver, replicaCategory, "replicas hand over what they know", []problem.Class{problem.PeersRefuse}},
 	{filesRead, replicaCategory, "certificates, keys and authorities can be read", []problem.Class{problem.Unreadable}},
+	{
+		policyFits, replicaCategory, "where policy is served: what clients ask for fits into a message",
+		[]problem.Class{problem.TooLarge},
+	},
 	{replicasAgree, replicaCategory, "replicas have the same clusters and endpoints", nil},
 
 	{

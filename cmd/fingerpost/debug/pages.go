@@ -13,9 +13,11 @@ import (
 	"github.com/fingerpost/fingerpost/cluster"
 	"github.com/fingerpost/fingerpost/cluster/changes"
 	"github.com/fingerpost/fingerpost/cluster/problem"
+	"github.com/fingerpost/fingerpost/discovery/policyapi"
 	"github.com/fingerpost/fingerpost/federation"
 	"github.com/fingerpost/fingerpost/internal/words"
 	"github.com/fingerpost/fingerpost/links"
+	"github.com/fingerpost/fingerpost/serving"
 )
 
 // ClustersPage is /debug/clusters.
@@ -38,6 +40,8 @@ type ClustersPage struct {
 
 	Unreadable map[string]string `json:"unreadableFiles,omitempty"` // why, by path
 
+	TooLarge []policyapi.TooLarge `json:"policyTooLarge,omitempty"` // for a message
+
 	LeaseNamespaces []string `json:"leaseNamespaces"` // in which Leases of installations count, in each cluster
 }
 
@@ -50,6 +54,9 @@ func (s *Sources) newClustersPage() ClustersPage {
 	}
 	if s.Unreadable != nil {
 		page.Unreadable = s.Unreadable()
+	}
+	if s.Policy != nil {
+		page.TooLarge = s.Policy.TooLarge()
 	}
 
 	for i := range page.Clusters {
@@ -100,8 +107,20 @@ func (p *ClustersPage) FindProblems(now time.Time) {
 		file.Affected = "what was read of it before stays in use"
 		p.Problems = append(p.Problems, file)
 	}
+	for _, large := range p.TooLarge {
+		p.Problems = append(p.Problems, tooLarge(large))
+	}
 
 	problem.Sort(p.Problems)
+}
+
+func tooLarge(found policyapi.TooLarge) problem.Problem {
+	of := problem.Object{Kind: found.Of.Kind.Qualified(), Namespace: found.Of.Namespace, Name: found.Of.Name}
+	p := problem.New(of, problem.TooLarge, problem.Warning,
+		fmt.Sprintf("it takes %d bytes, and a message has %d at most", found.Bytes, serving.MaxFrame))
+	p.Since = found.Since
+	p.Affected = "clients keep the policy that they have, and new ones get none"
+	return p
 }
 
 // withoutLink returns the clusters that only a labelled Secret links although others have a Link: perhaps the Link was

@@ -85,7 +85,7 @@ func policyOf() *Sources {
 	config.Cluster = local
 	on := serving.NewServer(logr.Discard(), serving.DefaultConfig())
 	return &Sources{
-		Policy:    policyapi.NewServer(on, levels.In(store, local), options),
+		Policy:    policyapi.NewServer(logr.Discard(), on, levels.In(store, local), options),
 		Discovery: linkerd.NewServer(logr.Discard(), on, store, config),
 	}
 }
