@@ -169,11 +169,25 @@ func endOf(chains [][]*x509.Certificate) (last time.Time) {
 	return last
 }
 
-// NotBefore returns when the certificate of the issuer begins to count.
-func (i *Issuer) NotBefore() time.Time { return i.certificate.NotBefore }
+// Warnings returns how many times it was to be reported by now that the Issuer ends: 60 days before, if it lasts for
+// more than a year, and otherwise when a third of its life is left, and a sixth; then two days before, and one. A life
+// of three days or less is too short for the last two.
+func (i *Issuer) Warnings(now time.Time) int {
+	const day = 24 * time.Hour
+	life := i.End().Sub(i.certificate.NotBefore)
+	steps := []time.Duration{life / 3, life / 6}
+	if life > 365*day {
+		steps = []time.Duration{60 * day}
+	}
 
-// NotAfter returns when the certificate of the issuer ends.
-func (i *Issuer) NotAfter() time.Time { return i.certificate.NotAfter }
+	first, left, due := steps[0], i.End().Sub(now), 0
+	for _, step := range append(steps, 2*day, day) {
+		if step <= first && left <= step {
+			due++
+		}
+	}
+	return due
+}
 
 // Serial returns the serial number of the issuer's certificate, in decimal digits.
 func (i *Issuer) Serial() string { return i.certificate.SerialNumber.String() }

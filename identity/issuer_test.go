@@ -85,6 +85,37 @@ func TestSkippedAnchors(t *testing.T) {
 	}
 }
 
+// An issuer that ends is reported a few times, the later the more often.
+func TestWarnings(t *testing.T) {
+	const day = 24 * time.Hour
+	anchor := identitytest.NewCA(t, "root", identitytest.P256(t), nil, identitytest.Ends(time.Now().AddDate(20, 0, 0)))
+	for _, test := range []struct{ life, left, want time.Duration }{
+		{730 * day, 61 * day, 0},
+		{730 * day, 59 * day, 1},
+		{730 * day, 47 * time.Hour, 2},
+		{730 * day, 23 * time.Hour, 3},
+		{90 * day, 31 * day, 0},
+		{90 * day, 29 * day, 1},
+		{90 * day, 14 * day, 2},
+		{90 * day, 1 * day, 4},
+		{day, 9 * time.Hour, 0},
+		{day, 7 * time.Hour, 1},
+		{day, 3 * time.Hour, 2},
+		{day, 0, 2},
+	} {
+		begins, ends := time.Now().Add(-time.Minute), time.Now().Add(test.life-time.Minute)
+		ca := identitytest.NewCA(t, "issuer", identitytest.P256(t), anchor,
+			identitytest.Begins(begins), identitytest.Ends(ends))
+		issuer, err := identity.NewIssuer(ca.Source(t, anchor), domain, time.Now())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := issuer.Warnings(issuer.End().Add(-test.left)); got != int(test.want) {
+			t.Errorf("%v of %v left: %d warnings, want %d", test.left, test.life, got, test.want)
+		}
+	}
+}
+
 // asks answers a review, or blocks.
 type asks func(context.Context) (identity.Review, error)
 
@@ -172,7 +203,7 @@ func TestWithoutIssuer(t *testing.T) {
 			<-time.NewTimer(9 * time.Second).C
 			return known(ctx)
 		}))
-		pause := time.Until(authority.Issuer().NotAfter()) - 5*time.Second
+		pause := time.Until(authority.Issuer().End()) - 5*time.Second
 		<-time.NewTimer(pause).C
 		if _, refusal := authority.Certify(t.Context(), request); refusal == nil ||
 			refusal.Check != identity.CheckChain || refusal.Cause != identity.Unavailable {

@@ -34,6 +34,9 @@ func Ends(at time.Time) Change { return func(c *x509.Certificate) { c.NotAfter =
 // Begins has a certificate begin at a time.
 func Begins(at time.Time) Change { return func(c *x509.Certificate) { c.NotBefore = at } }
 
+// NoCA has a certificate be that of no authority.
+func NoCA(c *x509.Certificate) { c.IsCA = false }
+
 // Permits has a certificate be good for names of a domain alone.
 func Permits(domain string) Change {
 	return func(c *x509.Certificate) { c.PermittedDNSDomains = []string{domain} }

@@ -26,7 +26,7 @@ cmd/fingerpost/cli -> discovery discovery/proxy federation federation/policy lin
 cmd/fingerpost/debug -> cmd/fingerpost/server internal/words
 cmd/fingerpost/debug -> cluster cluster/changes cluster/problem discovery discovery/linkerd discovery/policyapi
 cmd/fingerpost/debug -> federation federation/rules links serving
-cmd/fingerpost/server -> cluster/tokenreview federation/watch internal/logs serving
+cmd/fingerpost/server -> cluster/tokenreview federation/watch identity internal/logs serving
 cmd/fingerpost/webhook -> admission cluster/linkerd/serviceprofile cluster/ruleobject federation/rules
 cmd/fingerpost/cmdtest ->
 

@@ -21,6 +21,17 @@ func TestCases(t *testing.T) {
 	t.Run("T04", testPprof)
 	t.Run("T09", testHandled)
 	t.Run("PP03", testAliveUnlisted)
+	t.Run("IC44", testIssuerEnds)
+	t.Run("IC51", testFilesComeLater)
+	t.Run("IC52", testSchemes)
+	t.Run("IC53", testRotation)
+	t.Run("IC54", testBadCandidates)
+	t.Run("IC56", testAnchorComesLater)
+	t.Run("IC57", testOtherAnchors)
+	t.Run("IC59", testWrittenInPlace)
+	t.Run("IC60", testMixedBundle)
+	t.Run("IC61", testIssuerExpires)
+	t.Run("IC62", testIssuerMetric)
 }
 
 // O07: one connection carries as many streams as a client opens.

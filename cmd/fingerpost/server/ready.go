@@ -22,6 +22,10 @@ type Condition struct {
 	Load func() (patience time.Duration, changed []<-chan struct{})
 
 	Missing func() []string // what of it is not there, if it has parts; nil: it has none
+
+	// Lasting is what the process cannot do without later either: it is not ready while that is away. Load then always
+	// returns a channel, and no patience but 0 and Forever.
+	Lasting bool
 }
 
 // report returns the name, with what is missing.
@@ -50,8 +54,8 @@ func Reached(name string, value *fedwatch.Value[bool]) Condition {
 }
 
 // Readiness is whether a process serves. /ready, the metric fingerpost_ready and gRPC's health (of the whole server and
-// of each of its services) report the same value. A process becomes ready once: when all Conditions are there, or have
-// been waited for. It stays ready until it stops, whatever becomes of them.
+// of each of its services) report the same value. A process becomes ready when all Conditions are there, or have been
+// waited for. It stays ready until it stops, whatever becomes of them, but for those that are Lasting.
 type Readiness struct {
 	Log logr.Logger // gets a line when the process is ready
 
@@ -117,7 +121,7 @@ func (r *Readiness) Start(ctx context.Context) error {
 			if left <= 0 {
 				r.setReady(true)
 				r.Log.Info("Ready", "after", time.Since(began).Round(time.Millisecond).String())
-				<-ctx.Done()
+				r.last(ctx)
 				return nil
 			}
 			limit.Reset(left)
@@ -126,6 +130,29 @@ func (r *Readiness) Start(ctx context.Context) error {
 		awaitAny(append(wake, ctx.Done()), limit.C)
 		if ctx.Err() != nil {
 			return nil
+		}
+	}
+}
+
+// last has the process be ready while all lasting Conditions are there, until ctx ends.
+func (r *Readiness) last(ctx context.Context) {
+	lasting := &Readiness{}
+	for _, c := range r.conditions {
+		if c.Lasting {
+			lasting.Add(c)
+		}
+	}
+
+	for {
+		patience, wake := lasting.load()
+		if is := patience == 0; is != r.Ready() && ctx.Err() == nil {
+			r.setReady(is)
+			_, missing := r.Report()
+			r.Log.Info("Readiness has changed", "ready", is, "missing", missing)
+		}
+		awaitAny(append(wake, ctx.Done()), nil)
+		if ctx.Err() != nil {
+			return
 		}
 	}
 }
