@@ -31,6 +31,8 @@ var policyMet = []string{
 	"accrual consecutive", "accrual unified", "failures that count as load", "an opaque port by name",
 	"a port in an opaque range", "an EgressNetwork for all namespaces", "an EgressNetwork that cannot be read",
 	"an EgressNetwork that denies", "an EgressNetwork that is not accepted", "an address of two EgressNetworks",
+	"rules of a port of http1", "routes of a port of detect", "routes of a port of grpc",
+	"a filter at a Server that does not convert", "a change of responses at a Server",
 	"an answer of http1 about a Service", "an answer of http2 about a Service", "an answer of grpc about a Service",
 	"an answer of tls about a Service", "an answer of opaque about a EgressNetwork",
 }
@@ -67,6 +69,12 @@ func (s *scenario) policyDifferences() (differences []string) {
 		got := strings.Join(policied("", &proxy.Policy{Inbound: message}), "\n")
 		if diff := cmp.Diff(m.answer(port), withoutRules(got)); diff != "" {
 			differences = append(differences, fmt.Sprintf("port %d of %s %s (-want +got):\n%s",
+				port.number, port.workload, otherwise, diff))
+		}
+		protocol := partOf(message).at("protocol")
+		rules := withoutAllows(routesIn(protocol.at(protocol.which("kind"))))
+		if diff := cmp.Diff(m.rulesAt(port), rules); diff != "" {
+			differences = append(differences, fmt.Sprintf("port %d of %s, with its rules, %s (-want +got):\n%s",
 				port.number, port.workload, otherwise, diff))
 		}
 	}

@@ -12,7 +12,7 @@ import (
 
 // A policyModel computes answers about ports a second time, slowly and plainly: from all objects of the API server, as
 // they are there, for each question anew. It shares no code with what serves, and knows as much as the histories of
-// drawPolicy have. Of routes it knows which there are and whom they let in, and nothing of their rules.
+// drawPolicy have.
 type policyModel struct {
 	objects []unstructured.Unstructured
 
