@@ -571,7 +571,7 @@ func TestTooLarge(t *testing.T) {
 		w.wants("TL: smaller", early, "web:8080")
 		again := w.watch(named("web.shop.svc:8080"))
 		w.wants("TL: smaller", again, "web:8080")
-		<-time.After(11 * time.Second)
+		elapse(11 * time.Second)
 		if all := w.server.TooLarge(); len(all) > 0 {
 			t.Errorf("too large are %+v, after it was mended", all)
 		}

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/fingerpost/fingerpost/federation/rules"
+	"github.com/fingerpost/fingerpost/internal/logs"
 	"github.com/fingerpost/fingerpost/serving"
 )
 
@@ -149,7 +150,8 @@ func checkSize(message proto.Message, of rules.Reference) error {
 func (s *Server) check(message proto.Message, of rules.Reference, asked question) error {
 	err := checkSize(message, of)
 	if err != nil && s.large.note(of, proto.Size(message), asked, time.Now()) {
-		s.log.Error(err, "A policy does not fit into a message: clients keep what they have")
+		logs.Warn(s.log, "A policy does not fit into a message: clients keep what they have",
+			"object", of.String(), "error", err.Error())
 	}
 	return err
 }

@@ -217,6 +217,9 @@ func TestHostileMessage(t *testing.T) {
 		}
 		c.compare(quiet)
 		all.Wait()
+		if n, err := w.server.Metric(ctx, "fingerpost_policy_too_large"); err != nil || n != 1 {
+			t.Errorf("%v objects are reported: %v", n, err)
+		}
 	})
 }
 

@@ -64,6 +64,7 @@ cluster/apitest ->
 
 discovery/linkerd -> discovery discovery/proxyapi serving federation federation/profile federation/watch
 discovery/policyapi -> discovery/proxyapi federation federation/facts federation/rules federation/watch serving
+discovery/policyapi -> internal/logs
 discovery -> serving federation federation/policy federation/watch
 discovery/proxyapi ->
 discovery/proxy -> discovery/proxy/policy
