@@ -40,6 +40,10 @@ type Review struct {
 	// where others answer 400, or nothing to an empty request. Only POST to the very path is then served: 404.
 	Strict bool
 
+	// AnyFormat is how Linkerd's proxy injector reads requests: one may be YAML, and one of more than MaxBody is
+	// answered 413. It counts in the last Review of a path.
+	AnyFormat bool
+
 	// Decide allows an object, as the Response has it. A *Denial denies it. After any other error the failurePolicy
 	// decides: it is for what has nothing to do with the object, such as a right that is missing. ctx ends when the API
 	// server no longer waits. As many calls as the Server takes at once may run beside one another.
@@ -127,7 +131,7 @@ func NewServer(log logr.Logger, concurrent int, paths map[string][]Review) *Serv
 // ServeHTTP answers an AdmissionReview with another. An empty request, as of a health check, gets an empty response.
 // One that is no AdmissionReview is answered 400, one in another format than JSON 415, one of more than [MaxBody] 500,
 // and one for which there is no memory at present 503. Where a Review fails or panics the answer is 500. A path that
-// has no Review is not found, and a Strict one has answers of its own.
+// has no Review is not found, and one that is Strict, or takes AnyFormat, has answers of its own.
 func (s *Server) ServeHTTP(to http.ResponseWriter, request *http.Request) {
 	reviews, is := s.paths[request.URL.Path]
 	if !is {
@@ -145,7 +149,7 @@ func lastOf(reviews []Review) *Review { return &reviews[len(reviews)-1] }
 
 func (s *Server) serve(to http.ResponseWriter, request *http.Request, reviews []Review) {
 	last := lastOf(reviews)
-	body, done, err := s.bytes.read(to, request)
+	body, done, err := s.bytes.read(to, request, last.AnyFormat)
 	defer done()
 	if err != nil {
 		s.reject(to, request, last, err)
@@ -274,6 +278,9 @@ func (s *Server) reject(to http.ResponseWriter, request *http.Request, review *R
 	code := http.StatusInternalServerError
 	if rejected, is := errors.AsType[*rejection](err); is {
 		code = rejected.code
+	}
+	if _, is := errors.AsType[*http.MaxBytesError](err); is && review.AnyFormat {
+		code = http.StatusRequestEntityTooLarge
 	}
 
 	review.Verdicts.count(metav1.GroupVersionKind{}, unreadable)

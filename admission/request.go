@@ -1,6 +1,7 @@
 package admission
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -12,6 +13,7 @@ import (
 	admissionv1 "k8s.io/api/admission/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/yaml"
 )
 
 const (
@@ -105,15 +107,22 @@ func decode(body []byte) (*admissionReview, error) {
 type bytesRead struct{ atomic.Int64 }
 
 // read reads the body of a request, and counts it until done is called.
-func (b *bytesRead) read(to http.ResponseWriter, r *http.Request) (body []byte, done func(), err error) {
-	counted := &countedBody{Reader: http.MaxBytesReader(to, r.Body, MaxBody), all: b}
+func (b *bytesRead) read(
+	to http.ResponseWriter, request *http.Request, anyFormat bool,
+) (body []byte, done func(), err error) {
+	counted := &countedBody{Reader: http.MaxBytesReader(to, request.Body, MaxBody), all: b}
 	done = func() { b.Add(-counted.bytes) }
 
 	body, err = io.ReadAll(counted)
 	if err != nil || len(body) == 0 {
 		return nil, done, err
 	}
-	format := r.Header.Get("Content-Type")
+	if anyFormat && !isObject(body) {
+		body, err = fromYAML(body)
+		return body, done, err
+	}
+
+	format := request.Header.Get("Content-Type")
 	if media, _, _ := mime.ParseMediaType(format); format != "" && media != jsonFormat {
 		return nil, done, &rejection{
 			http.StatusUnsupportedMediaType, fmt.Sprintf("the format of an AdmissionReview is %s, not %.100q",
@@ -121,6 +130,25 @@ func (b *bytesRead) read(to http.ResponseWriter, r *http.Request) (body []byte, 
 		}
 	}
 	return body, done, nil
+}
+
+// isObject reports whether a text begins as an object of JSON does.
+func isObject(text []byte) bool {
+	text = bytes.TrimLeft(text, " \t\r\n")
+	return len(text) > 0 && text[0] == '{'
+}
+
+// fromYAML returns a request as JSON. No API server sends YAML, which takes far more memory than JSON: it is for who
+// tries a webhook by hand.
+func fromYAML(text []byte) ([]byte, error) {
+	if len(text) > freeBytes {
+		return nil, badRequest("not an AdmissionReview in JSON, and too long to be read as YAML")
+	}
+	body, err := yaml.YAMLToJSON(text)
+	if err != nil {
+		return nil, badRequest("not an AdmissionReview: %.1000s", err.Error())
+	}
+	return body, nil
 }
 
 // A countedBody adds what is read of a request to the bytes of all.

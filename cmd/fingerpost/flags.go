@@ -276,6 +276,12 @@ func (o *serveOptions) addWebhookFlags(fs *flag.FlagSet) {
 		})
 	fs.StringVar(&o.webhookDir, "webhook-tls-dir", "/var/run/linkerd/tls",
 		"directory of the certificate of -webhook-addr, tls.crt, and its key, tls.key; read again when they change")
+
+	fs.StringVar(&o.Webhooks.Inject.Values, "injector-values", "",
+		"file of the values that the mesh was installed with, as the ConfigMap linkerd-config has them: the webhooks "+
+			"at -webhook-addr then add proxies to Pods; empty for no injection; read again when it changes")
+	fs.StringVar(&o.Webhooks.Inject.Anchors, "injector-trust-anchors", anchorsFile,
+		"file of the trust anchors of the mesh (PEM), for -injector-values; read again when it changes")
 }
 
 // A networksValue is a list of networks as a flag.
@@ -482,9 +488,12 @@ func (o *serveOptions) logWarnings(log logr.Logger, given map[string]bool) {
 	}
 }
 
+// singleDashed are the commands whose flags may have one dash.
+var singleDashed = []string{"serve", "destination", "policy", "sp-validator", "proxy-injector"}
+
 // doubleDashes adds a dash to the flags of servers that have one, as Linkerd's components accept both.
 func doubleDashes(args []string) []string {
-	if len(args) == 0 || !slices.Contains([]string{"serve", "destination", "policy", "sp-validator"}, args[0]) {
+	if len(args) == 0 || !slices.Contains(singleDashed, args[0]) {
 		return args
 	}
 

@@ -44,7 +44,8 @@ func command(args []string) *cobra.Command {
 		SilenceErrors: true,
 		SilenceUsage:  true,
 	}
-	root.AddCommand(serveCommand(), policyCommand(), validatorCommand(), check.Command(binaryVersion()))
+	root.AddCommand(serveCommand(), policyCommand(), validatorCommand(), injectorCommand())
+	root.AddCommand(check.Command(binaryVersion()))
 	root.AddCommand(cli.Commands(binaryVersion())...)
 	root.SetArgs(doubleDashes(args))
 	return root

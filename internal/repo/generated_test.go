@@ -54,10 +54,10 @@ func withTables(t *testing.T, name string, tables map[string]string) string {
 
 func flagsPage(t *testing.T) string {
 	t.Helper()
-	page := "# Flags\n\nGenerated from `fingerpost serve --help`, `fingerpost sp-validator --help` and " +
-		"`fingerpost policy --help` by `make generate`. One dash does as well as two.\n" +
+	page := "# Flags\n\nGenerated from `fingerpost serve --help`, `fingerpost sp-validator --help`, " +
+		"`fingerpost policy --help` and `fingerpost proxy-injector --help` by `make generate`. One dash does as well as two.\n" +
 		"Defaults that follow the processors and GOMEMLIMIT are those for two processors, without GOMEMLIMIT.\n"
-	for _, name := range []string{"serve", "sp-validator", "policy"} {
+	for _, name := range []string{"serve", "sp-validator", "policy", "proxy-injector"} {
 		_, flags, _ := strings.Cut(fingerpost(t, name, "--help"), "Flags:\n")
 		page += "\n## `fingerpost " + name + "`\n\n```\n" + strings.TrimRight(flags, "\n") + "\n```\n"
 	}

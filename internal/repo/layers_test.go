@@ -15,6 +15,7 @@ cmd/fingerpost -> cmd/fingerpost/server
 cmd/fingerpost -> cluster/api discovery/linkerd federation federation/rules internal/logs links serving
 cmd/fingerpost/app -> admission cmd/fingerpost/debug cmd/fingerpost/server cmd/fingerpost/webhook
 cmd/fingerpost/app -> cluster cluster/apply cluster/checkpoint cluster/endpointslice cluster/api cluster/lease
+cmd/fingerpost/app -> cluster/linkerd cluster/podowner inject
 cmd/fingerpost/app -> cluster/changes cluster/problem cluster/routestatus cluster/ruleset cluster/tokenreview
 cmd/fingerpost/app -> discovery/linkerd discovery/policyapi federation federation/rules federation/watch
 cmd/fingerpost/app -> links links/mirror serving
@@ -27,6 +28,7 @@ cmd/fingerpost/debug -> cmd/fingerpost/server internal/words
 cmd/fingerpost/debug -> cluster cluster/changes cluster/problem discovery discovery/linkerd discovery/policyapi
 cmd/fingerpost/debug -> federation federation/rules links serving
 cmd/fingerpost/server -> cluster/tokenreview federation/watch identity internal/logs serving
+cmd/fingerpost/webhook -> cluster/podowner inject
 cmd/fingerpost/webhook -> admission cluster/linkerd/serviceprofile cluster/ruleobject federation/rules
 cmd/fingerpost/cmdtest ->
 
@@ -57,6 +59,7 @@ cluster/ruleset -> federation federation/facts federation/rules federation/watch
 cluster/routestatus -> cluster cluster/api cluster/apply cluster/apply/status cluster/linkerd
 cluster/routestatus -> cluster/ruleobject
 cluster/routestatus -> federation federation/facts federation/rules
+cluster/podowner -> cluster/api
 cluster/problem ->
 cluster/tokenreview -> identity
 cluster/api -> federation federation/watch internal/words

@@ -31,6 +31,7 @@ import (
 	"github.com/fingerpost/fingerpost/cluster/ruleset"
 	"github.com/fingerpost/fingerpost/cmd/fingerpost/debug"
 	"github.com/fingerpost/fingerpost/cmd/fingerpost/server"
+	"github.com/fingerpost/fingerpost/cmd/fingerpost/webhook"
 	"github.com/fingerpost/fingerpost/discovery/linkerd"
 	"github.com/fingerpost/fingerpost/discovery/policyapi"
 	"github.com/fingerpost/fingerpost/federation"
@@ -135,9 +136,6 @@ func New(ctx context.Context, log logr.Logger, options Options) (*App, error) {
 	if err != nil {
 		return nil, err
 	}
-	if app.hooks, err = app.addWebhooks(options.Webhooks, app.exists); err != nil {
-		return nil, err
-	}
 
 	app.Registry = cluster.NewRegistry(log, app.Store, cluster.Options{
 		Rules: app.newRules(log, options), Inside: options.Policy.inside(),
@@ -168,6 +166,10 @@ func New(ctx context.Context, log logr.Logger, options Options) (*App, error) {
 	}
 	app.Registry.AddConnection(options.ClusterName, localConn)
 	if app.events, err = newRecorder(log, localConn); err != nil {
+		return nil, err
+	}
+	if err := app.addHooks(options, localConn); err != nil {
+		app.events.broadcaster.Shutdown()
 		return nil, err
 	}
 
@@ -236,6 +238,19 @@ func openCheckpoints(log logr.Logger, options Options) (*checkpoint.Dir, []clust
 		}
 	}
 	return dir, specs
+}
+
+// addHooks adds the admission webhooks, if they have an address.
+func (a *App) addHooks(options Options, localConn *api.Connection) (err error) {
+	var injection *webhook.Injection
+	if len(options.Webhooks.Addrs) > 0 {
+		namespace := options.Discovery.ControllerNamespace
+		injection, err = a.addInjection(localConn, a.events, namespace, options.Webhooks.Inject)
+	}
+	if err == nil {
+		a.hooks, err = a.addWebhooks(options.Webhooks, a.exists, injection)
+	}
+	return err
 }
 
 // newRules returns what reads the objects of policy of the local cluster; nil if nothing does.

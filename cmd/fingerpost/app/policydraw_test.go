@@ -138,7 +138,8 @@ var policyGrammar = map[string][]string{
 	"backend": {
 		"{name: <name>, port: 80}", "{name: <name>, namespace: <space>, port: 8080, weight: 2}",
 		"{name: <name>, port: 80, weight: 0}", "{name: a, port: 80, weight: 0}",
-		"{group: policy.linkerd.io, kind: EgressNetwork, name: a}", "{name: <name>, port: 80, filters: <filter*2>}", "{name: <name>}",
+		"{group: policy.linkerd.io, kind: EgressNetwork, name: a}", "{name: <name>, port: 80, filters: <filter*2>}",
+		"{name: <name>}",
 		"{kind: Secret, name: <name>, port: 80}", "{name: <name>, port: x}",
 		"{group: policy.linkerd.io, kind: EgressNetwork, name: <name>, weight: 2}",
 	},

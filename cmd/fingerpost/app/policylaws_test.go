@@ -12,11 +12,16 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestCases are the contract cases that are laws: they hold for all objects of policy, and for all events.
+// TestCases are the contract cases that are laws: they hold for all objects of policy, and for all events; and those
+// of the process that injects.
 func TestCases(t *testing.T) {
 	t.Run("PZ01", testProxiesTakeAll)
 	t.Run("PZ02", testOrderOfEvents)
 	t.Run("PZ04", testSilence)
+	t.Run("IJ06", testWithoutValues)
+	t.Run("IJ07", testBadValues)
+	t.Run("IJ10", testBadNetworks)
+	t.Run("IJ12", testNewCertificate)
 }
 
 // policyAsked are the ports and the targets that a history asks for, as the verbs of a scenario have them.

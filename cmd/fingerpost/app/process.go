@@ -32,6 +32,8 @@ type Process struct {
 	Metrics *prometheus.Registry
 	Ready   *server.Readiness
 
+	version string // of the binary
+
 	log    logr.Logger
 	listen server.ListenFunc
 	window time.Duration // in which Parts drain
@@ -46,7 +48,7 @@ const endGrace = 10 * time.Second
 func newProcess(log logr.Logger, version string, listen server.ListenFunc, window time.Duration) *Process {
 	p := &Process{
 		Metrics: server.NewMetrics(version), Ready: &server.Readiness{Log: log.WithName("ready")},
-		log: log, listen: listen, window: window, closed: server.ClosedConnections(),
+		version: version, log: log, listen: listen, window: window, closed: server.ClosedConnections(),
 	}
 	p.Metrics.MustRegister(p.closed)
 	p.Add(Part{Name: "readiness", Run: p.Ready.Start})

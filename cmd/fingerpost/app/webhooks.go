@@ -22,10 +22,16 @@ type WebhookOptions struct {
 	Flag     string          // that has TLS, such as -tls-dir, for errors
 	Profiles bool            // ServiceProfiles are reviewed
 	Policy   bool            // objects of policy are
+	Inject   InjectionFiles  // Pods and Services are, if there are files
 }
 
 // reviews returns what / has: each object has the Review of its kind. Without others a Review has all objects.
-func (o *WebhookOptions) reviews(lookup func(rules.Reference) (exists, known bool)) (reviews []admission.Review) {
+func (o *WebhookOptions) reviews(
+	lookup func(rules.Reference) (exists, known bool), injection *webhook.Injection,
+) (reviews []admission.Review) {
+	if injection != nil {
+		reviews = append(reviews, injection.Review())
+	}
 	if o.Profiles {
 		reviews = append(reviews, webhook.ServiceProfiles())
 	}
@@ -42,12 +48,12 @@ const webhookWindow = 10 * time.Second
 // addWebhooks adds webhooks, and returns their certificate; nil if there are none. They decide about as many requests
 // at once as there are processors. What they hold of requests is bounded for all addresses together.
 func (p *Process) addWebhooks(
-	options WebhookOptions, lookup func(rules.Reference) (exists, known bool),
+	options WebhookOptions, lookup func(rules.Reference) (exists, known bool), injection *webhook.Injection,
 ) (*server.Certificate, error) {
 	if len(options.Addrs) == 0 {
 		return nil, nil
 	}
-	reviews := options.reviews(lookup)
+	reviews := options.reviews(lookup, injection)
 	if len(reviews) == 0 {
 		return nil, errors.New("webhooks have an address, and review nothing")
 	}
@@ -83,7 +89,7 @@ type ValidatorOptions struct {
 // NewValidator builds a process of webhooks alone, which needs no access to a cluster.
 func NewValidator(log logr.Logger, options ValidatorOptions) (*Process, error) {
 	process := newProcess(log, options.Version, nil, webhookWindow)
-	if _, err := process.addWebhooks(options.Webhooks, nil); err != nil {
+	if _, err := process.addWebhooks(options.Webhooks, nil, nil); err != nil {
 		return nil, err
 	}
 	process.addAdmin(options.AdminAddr, process.Metrics, options.Pprof)

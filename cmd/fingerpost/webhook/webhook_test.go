@@ -50,9 +50,10 @@ func review(uid string, object []byte) []byte {
 		`"request":{"uid":%q,"operation":"CREATE","object":%s}}`, uid, object)
 }
 
-// TestCases are the contract cases of sections S and PW: what the webhooks answer.
+// TestCases are the contract cases of sections S, PW and IJ: what the webhooks answer.
 func TestCases(t *testing.T) {
 	testPolicyCases(t)
+	testInjectionCases(t)
 	const plain = "{routes: [{name: a, condition: {pathRegex: /a}}]}"
 	route := func(rest string) string { return "{routes: [{name: a, condition: {pathRegex: /a}, " + rest + "}]}" }
 	status := func(r string) string { return route("responseClasses: [{condition: {status: " + r + "}}]") }
