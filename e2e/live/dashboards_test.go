@@ -52,7 +52,7 @@ spec: {policyName: no-slices, validationActions: [Deny]}
 // Every metric and every label that a dashboard or an alert asks for is one that a running process exports:
 // everything that is counted happens here once.
 func TestDashboards(t *testing.T) {
-	c := newCharted(t, "dashboards", `mirror: {mode: "on", probeGateways: true}`, "")
+	c := newCharted(t, "dashboards", "mirror: {mode: 'on', probeGateways: true}\npolicy: {enabled: true}", "")
 	shared := netip.MustParseAddrPort("192.0.2.79:8080")
 	c.claim(c.Local, shared)
 	c.claim(c.west, shared)
@@ -236,6 +236,7 @@ func (c *charted) encrypted(files string) (page string) {
 			"-tls-cert-file=" + filepath.Join(files, "tls.crt"),
 			"-tls-key-file=" + filepath.Join(files, "tls.key"),
 			"-peer-addr=", "-peers=", // they would need certificates of clients, too
+			"-policy-addr=127.0.0.1:0",
 		},
 	}))
 	page, err := c.Server.Metrics(c.t.Context())
