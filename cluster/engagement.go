@@ -111,9 +111,9 @@ func (s *supervisor) addInput(to *engagement, k view.Input, reader interface{ Li
 	}
 }
 
-// disengage ends the engagement, waits for all its goroutines and closes its connection.
-func (e *engagement) disengage() {
-	e.cancel(ErrReplaced)
+// disengage ends the engagement for a cause, waits for all its goroutines and closes its connection.
+func (e *engagement) disengage(cause error) {
+	e.cancel(cause)
 	e.wg.Wait()
 	e.conn.Close()
 }

@@ -104,7 +104,7 @@ func (s *supervisor) supervise(ctx context.Context) {
 	defer func() {
 		s.stopAsking()
 		if live := s.current.Swap(nil); live != nil {
-			live.disengage()
+			live.disengage(context.Cause(ctx)) // it may not have noticed yet that ctx has ended
 		}
 	}()
 
@@ -280,7 +280,7 @@ func (s *supervisor) tryBeside(ctx context.Context, access Access) (next *engage
 		cancel()
 		<-done
 		if err == nil && next != live {
-			next.disengage()
+			next.disengage(ErrReplaced)
 		}
 		return context.Canceled
 	}
@@ -348,7 +348,7 @@ func (s *supervisor) try(
 	s.registry.setListing(s, true)
 	next := s.newEngagement(life, access, conn)
 	if err := next.sync(ctx); err != nil {
-		next.disengage()
+		next.disengage(ErrReplaced)
 		return nil, err
 	}
 	return next, nil
@@ -374,7 +374,7 @@ func (s *supervisor) switchTo(next *engagement, access Access) error {
 
 	writer := s.registry.newWriter(s)
 	if writer == nil { // the cluster was removed
-		next.disengage()
+		next.disengage(ErrReplaced)
 		return context.Canceled
 	}
 
@@ -388,7 +388,7 @@ func (s *supervisor) switchTo(next *engagement, access Access) error {
 	}
 
 	if live != nil {
-		live.disengage()
+		live.disengage(ErrReplaced)
 	}
 	s.status.Synced, s.status.Checkpoint, s.status.NotRestored = true, time.Time{}, ""
 	s.stopAsking()

@@ -202,10 +202,10 @@ func (p *Provider) keep(ctx context.Context, spec *watch.Value[cluster.Spec]) *l
 	wanted, _ := spec.Load()
 	known := clusters[wanted.Name]
 	switch {
+	case known != nil && known.spec == spec:
+		return known // and if this engagement has ended already, it is the one to remove it
 	case ctx.Err() != nil:
 		return nil
-	case known != nil && known.spec == spec:
-		return known
 	}
 
 	// One of the same name that was unlinked a moment ago has not noticed yet.
