@@ -324,7 +324,11 @@ func TestForeignController(t *testing.T) {
 	// Of an unlinked cluster nothing is reconciled any more.
 	link, secret := "links."+links.Group+"/west", "secrets/cluster-credentials-west"
 	w.do(w.home.Delete(t.Context(), namespace, link, secret))
+	unlinking := time.Now()
 	for err = nil; !errors.Is(err, mcr.ErrClusterNotFound); _, err = w.provider.Get(t.Context(), "west") {
+		if time.Since(unlinking) > time.Minute {
+			t.Fatal("west is still there a minute after it was unlinked")
+		}
 		w.until(20 * time.Millisecond)
 	}
 	_, before = w.seen.all()

@@ -241,12 +241,11 @@ func (t *term) isDeleted(k api.Key, svc *corev1.Service) bool {
 
 // forgetDeleted forgets a deletion once its Service is gone, or another one has its name.
 func (t *term) forgetDeleted(k api.Key, svc *corev1.Service) {
-	if svc != nil && t.isDeleted(k, svc) {
-		return
-	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	delete(t.deleted, k)
+	if svc == nil || svc.UID != t.deleted[k] {
+		delete(t.deleted, k)
+	}
 }
 
 // applyEndpoints makes the Endpoints that exist the planned ones.
