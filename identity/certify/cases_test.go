@@ -227,7 +227,7 @@ func testKeys(t *testing.T) {
 // wantsCode has the API server answer a review, and checks the code of a call.
 func (w *world) wantsCode(answer authenticationv1.TokenReviewStatus, err error, want codes.Code) {
 	w.t.Helper()
-	w.api.says(answer, err)
+	w.api.answers(answer, err)
 	w.wants(w.signing, want)
 }
 
@@ -368,7 +368,7 @@ func testNoAnswer(t *testing.T) {
 // IC27: what is wrong with a request alone costs no review.
 func testNoReviewInVain(t *testing.T) {
 	inWorld(t, func(w *world) {
-		w.api.says(authenticationv1.TokenReviewStatus{}, nil)
+		w.api.answers(authenticationv1.TokenReviewStatus{}, nil)
 		w.wants(signing(t, func(r *x509.CertificateRequest) { r.DNSNames = []string{"x"} }), codes.FailedPrecondition)
 		w.wants(identitytest.Flip(w.signing), codes.FailedPrecondition)
 		w.wants(identitytest.Signing(t, identitytest.Ed25519(t), name), codes.FailedPrecondition)

@@ -19,8 +19,8 @@ import (
 	"github.com/fingerpost/fingerpost/identity"
 )
 
-// An Observer is called with what became of calls. It must return at once: a call waits for it.
-type Observer struct {
+// Outcomes are called with what became of calls; nil for nothing. They must return at once: a call waits for them.
+type Outcomes struct {
 	Issued  func(*identity.Leaf)
 	Refused func(*identity.Refusal)
 }
@@ -30,15 +30,15 @@ type Server struct {
 	pb.UnimplementedIdentityServer
 	log       logr.Logger
 	authority *identity.Authority
-	observer  Observer
+	outcomes  Outcomes
 	calls     *prometheus.CounterVec
 	seconds   prometheus.Histogram
 }
 
 // NewServer returns a Server of an Authority.
-func NewServer(log logr.Logger, authority *identity.Authority, observer Observer) *Server {
+func NewServer(log logr.Logger, authority *identity.Authority, outcomes Outcomes) *Server {
 	return &Server{
-		log: log, authority: authority, observer: observer,
+		log: log, authority: authority, outcomes: outcomes,
 		calls: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "fingerpost_certify_total",
 			Help: "Calls for a certificate that have ended, by the code of the answer and the check that it did not " +
@@ -75,8 +75,8 @@ func (s *Server) Certify(ctx context.Context, request *pb.CertifyRequest) (*pb.C
 	s.calls.WithLabelValues(codes.OK.String(), "").Inc()
 	s.log.V(1).Info("Certificate was issued", "identity", request.GetIdentity(), "client", addressOf(ctx),
 		"serial", leaf.Certificate.SerialNumber.String(), "notAfter", leaf.Certificate.NotAfter)
-	if s.observer.Issued != nil {
-		s.observer.Issued(leaf)
+	if s.outcomes.Issued != nil {
+		s.outcomes.Issued(leaf)
 	}
 	return &pb.CertifyResponse{
 		LeafCertificate: leaf.Certificate.Raw, IntermediateCertificates: leaf.Chain,
@@ -88,8 +88,8 @@ func (s *Server) Certify(ctx context.Context, request *pb.CertifyRequest) (*pb.C
 func (s *Server) refuse(ctx context.Context, name string, refusal *identity.Refusal) error {
 	code := codeOf(refusal.Cause)
 	s.calls.WithLabelValues(code.String(), string(refusal.Check)).Inc()
-	if s.observer.Refused != nil {
-		s.observer.Refused(refusal)
+	if s.outcomes.Refused != nil {
+		s.outcomes.Refused(refusal)
 	}
 
 	fields := []any{

@@ -78,8 +78,8 @@ func (s *apiServer) knows(is string) {
 	}
 }
 
-// says has the API server answer one thing to everything.
-func (s *apiServer) says(status authenticationv1.TokenReviewStatus, err error) {
+// answers has the API server answer one thing to everything.
+func (s *apiServer) answers(status authenticationv1.TokenReviewStatus, err error) {
 	s.answer = func(context.Context, authenticationv1.TokenReviewSpec) (authenticationv1.TokenReviewStatus, error) {
 		return status, err
 	}
@@ -130,7 +130,7 @@ func newWorld(tb testing.TB, changes ...func(*world)) *world {
 		defer mu.Unlock()
 		w.log.WriteString(prefix + args + "\n")
 	}, funcr.Options{Verbosity: 10})
-	w.server = certify.NewServer(log, w.authority, certify.Observer{})
+	w.server = certify.NewServer(log, w.authority, certify.Outcomes{})
 	w.signing = identitytest.Signing(tb, identitytest.P256(tb), name)
 	return w
 }

@@ -94,16 +94,9 @@ func NewIssuer(
 
 // Start reads the files, again and again, until ctx ends.
 func (i *Issuer) Start(ctx context.Context) error {
-	ticker := time.NewTicker(rereadInterval)
-	defer ticker.Stop()
-	for {
-		i.reload()
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-ticker.C:
-		}
-	}
+	i.reload()
+	reloadUntilDone(ctx, i.reload)
+	return nil
 }
 
 // Usable returns the Condition that there is an issuer that can sign now. It lasts: an issuer may end.
@@ -151,7 +144,7 @@ func (i *Issuer) parse(contents [][]byte) (*identity.Issuer, error) {
 
 func (i *Issuer) skip(action string, err error) {
 	i.updates.WithLabelValues("skipped").Inc()
-	i.tell(IssuerChange{IssuerSkipped, action, "The issuer in files is not used: " + err.Error(), true})
+	i.publish(IssuerChange{IssuerSkipped, action, "The issuer in files is not used: " + err.Error(), true})
 }
 
 // reload reads the files if they have changed, and looks at the issuer in use.
@@ -175,7 +168,7 @@ func (i *Issuer) reload() {
 
 	if due := issuer.Warnings(time.Now()); due > i.warnings {
 		i.warnings = due
-		i.tell(IssuerChange{
+		i.publish(IssuerChange{
 			IssuerExpiring, actionVerifyIssuer, "The issuer ends at " + issuer.End().Format(time.RFC3339) +
 				": no certificate is issued after that, and none lasts longer", true,
 		})
@@ -188,7 +181,7 @@ func (i *Issuer) take(issuer *identity.Issuer) {
 	i.updates.WithLabelValues("taken").Inc()
 	note := fmt.Sprintf("Certificates are signed by %s, serial number %s, until %s",
 		issuer.Name(), issuer.Serial(), issuer.End().Format(time.RFC3339))
-	i.tell(IssuerChange{IssuerUpdated, actionVerifyIssuer, note, false})
+	i.publish(IssuerChange{IssuerUpdated, actionVerifyIssuer, note, false})
 
 	if n := issuer.Skipped(); n > 0 {
 		logs.Warn(i.log, "The bundle of anchors holds blocks that are no certificates, which are left out",
@@ -223,12 +216,12 @@ func (i *Issuer) Refused(refusal *identity.Refusal) {
 
 	if due {
 		note := fmt.Sprintf("No certificate is issued: %v", refusal.Err)
-		i.tell(IssuerChange{IssuerInvalid, actionCertify, note, true})
+		i.publish(IssuerChange{IssuerInvalid, actionCertify, note, true})
 	}
 }
 
-// tell logs and reports a change.
-func (i *Issuer) tell(change IssuerChange) {
+// publish logs and reports a change.
+func (i *Issuer) publish(change IssuerChange) {
 	fields := []any{"reason", change.Reason, "note", change.Note}
 	if change.Warning {
 		logs.Warn(i.log, "Issuer of certificates needs attention", fields...)

@@ -58,16 +58,8 @@ func (r *Reload[T]) Loaded() Condition {
 
 // Start reads the files again when they change, until ctx ends.
 func (r *Reload[T]) Start(ctx context.Context) error {
-	ticker := time.NewTicker(rereadInterval)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-ticker.C:
-			r.reload()
-		}
-	}
+	reloadUntilDone(ctx, r.reload)
+	return nil
 }
 
 func (r *Reload[T]) reload() {

@@ -70,14 +70,20 @@ func OpenCertificate(log logr.Logger, server string, files TLSFiles) (*Certifica
 
 // Start reads the files again when they change, until ctx ends.
 func (c *Certificate) Start(ctx context.Context) error {
+	reloadUntilDone(ctx, c.reload)
+	return nil
+}
+
+// reloadUntilDone has files read again each rereadInterval, until ctx ends.
+func reloadUntilDone(ctx context.Context, reload func()) {
 	ticker := time.NewTicker(rereadInterval)
 	defer ticker.Stop()
 	for {
 		select {
 		case <-ctx.Done():
-			return nil
+			return
 		case <-ticker.C:
-			c.reload()
+			reload()
 		}
 	}
 }
