@@ -275,7 +275,8 @@ func (o *serveOptions) addWebhookFlags(fs *flag.FlagSet) {
 			return nil
 		})
 	fs.StringVar(&o.webhookDir, "webhook-tls-dir", "/var/run/linkerd/tls",
-		"directory of the certificate of -webhook-addr, tls.crt, and its key, tls.key; read again when they change")
+		"directory of the certificate of -webhook-addr, tls.crt, and its key, tls.key; several, separated by commas, "+
+			"where API servers reach it by several names; read again when they change")
 
 	fs.StringVar(&o.Webhooks.Inject.Values, "injector-values", "",
 		"file of the values that the mesh was installed with, as the ConfigMap linkerd-config has them: the webhooks "+

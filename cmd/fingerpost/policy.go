@@ -195,7 +195,8 @@ func (o *policyOptions) translate(given map[string]bool) (serveGiven map[string]
 	o.serve.Webhooks = app.WebhookOptions{}
 	if !o.withoutHook {
 		o.serve.Webhooks = app.WebhookOptions{
-			Addrs: []string{o.hookAddr}, TLS: o.hookFiles, Flag: "-server-tls-certs, -server-tls-key", Policy: true,
+			Addrs: []string{o.hookAddr}, TLS: []app.WebhookFiles{{Server: webhookServer, TLSFiles: o.hookFiles}},
+			Flag: "-server-tls-certs, -server-tls-key", Policy: true,
 		}
 	}
 

@@ -104,8 +104,7 @@ func testChartFlags(t *testing.T) {
 			!slices.Equal(o.Webhooks.Addrs, []string{"[::]:9443"}) || !o.Webhooks.Policy || o.Webhooks.Profiles {
 			t.Errorf("addresses %q %q %q %q, webhooks %+v", o.Addr, o.AdminAddr, o.Policy.Addr, o.DebugAddr, o.Webhooks)
 		}
-		files := server.TLSFiles{Certificate: "/var/run/linkerd/tls/tls.crt", Key: "/var/run/linkerd/tls/tls.key"}
-		if o.Webhooks.TLS != files {
+		if files := webhookFiles("/var/run/linkerd/tls"); !slices.Equal(o.Webhooks.TLS, files) {
 			t.Errorf("files %+v", o.Webhooks.TLS)
 		}
 
@@ -379,7 +378,7 @@ func TestServePolicy(t *testing.T) {
 	o.addFlags(fs)
 	if err := fs.Parse([]string{
 		"-addr", "", "-policy-addr", ":8090", "-webhook-addr", ":8443, :9443",
-		"-webhook-tls-dir=/a",
+		"-webhook-tls-dir=/a,/b/c",
 	}); err != nil {
 		t.Fatal(err)
 	}
@@ -387,11 +386,17 @@ func TestServePolicy(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := app.WebhookOptions{
-		Addrs: []string{":8443", ":9443"}, TLS: server.TLSFiles{Certificate: "/a/tls.crt", Key: "/a/tls.key"},
-		Flag: "-webhook-tls-dir", Profiles: true, Policy: true,
+		Addrs: []string{":8443", ":9443"}, Flag: "-webhook-tls-dir", Profiles: true, Policy: true,
+	}
+	files := []app.WebhookFiles{
+		{Server: "webhook-a", TLSFiles: server.TLSFiles{Certificate: "/a/tls.crt", Key: "/a/tls.key"}},
+		{Server: "webhook-c", TLSFiles: server.TLSFiles{Certificate: "/b/c/tls.crt", Key: "/b/c/tls.key"}},
+	}
+	if !slices.Equal(o.Webhooks.TLS, files) {
+		t.Errorf("files %+v", o.Webhooks.TLS)
 	}
 	if o.Addr != "" || o.Policy.Addr != ":8090" || !o.Policy.Status || !slices.Equal(o.Webhooks.Addrs, want.Addrs) ||
-		o.Webhooks.TLS != want.TLS || o.Webhooks.Flag != want.Flag || !o.Webhooks.Profiles || !o.Webhooks.Policy {
+		o.Webhooks.Flag != want.Flag || !o.Webhooks.Profiles || !o.Webhooks.Policy {
 		t.Errorf("%+v %+v", o.Policy, o.Webhooks)
 	}
 

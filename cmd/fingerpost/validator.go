@@ -6,6 +6,7 @@ import (
 	"flag"
 	"fmt"
 	"path/filepath"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -89,7 +90,22 @@ func serveWebhook(ctx context.Context, options validatorOptions) error {
 	return process.Run(ctx)
 }
 
-// webhookFiles are the certificate and the key in a directory, as a Secret of TLS is mounted.
-func webhookFiles(dir string) server.TLSFiles {
-	return server.TLSFiles{Certificate: filepath.Join(dir, "tls.crt"), Key: filepath.Join(dir, "tls.key")}
+// webhookServer is who presents the only certificate of webhooks, in metrics and the log.
+const webhookServer = "webhook"
+
+// webhookFiles are the certificates and keys in directories, separated by commas, each as a Secret of TLS is mounted.
+// Where there are several, each has the last element of its directory in its name.
+func webhookFiles(dirs string) (all []app.WebhookFiles) {
+	for dir := range strings.SplitSeq(dirs, ",") {
+		all = append(all, app.WebhookFiles{Server: webhookServer, TLSFiles: server.TLSFiles{
+			Certificate: filepath.Join(dir, "tls.crt"), Key: filepath.Join(dir, "tls.key"),
+		}})
+	}
+
+	if len(all) > 1 {
+		for i, files := range all {
+			all[i].Server += "-" + filepath.Base(filepath.Dir(files.Certificate))
+		}
+	}
+	return all
 }

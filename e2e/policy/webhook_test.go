@@ -43,7 +43,8 @@ func TestWebhook(t *testing.T) {
 
 	r := shared.serve(t, "webhook-0", func(o *app.Options) {
 		o.Webhooks = app.WebhookOptions{
-			Addrs: []string{"webhook"}, TLS: files, Flag: "-webhook-tls-dir", Profiles: true, Policy: true,
+			Addrs: []string{"webhook"}, TLS: []app.WebhookFiles{{Server: "webhook", TLSFiles: files}},
+			Flag: "-webhook-tls-dir", Profiles: true, Policy: true,
 		}
 	})
 	configuration := shared.webhook(t, namespace, r.webhook, certificate)

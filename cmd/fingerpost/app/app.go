@@ -115,7 +115,7 @@ type App struct {
 	Exported prometheus.Gatherer // Metrics and those of queues, with the label installation
 
 	ready        clusterReadiness
-	hooks        *server.Certificate // of webhooks; nil if there are none
+	hooks        server.Certificates // of webhooks
 	events       *recorder
 	objects      atomic.Pointer[ruleset.Reconciler] // that reads those of policy; nil: none does
 	installation func() string                      // for people, and unique

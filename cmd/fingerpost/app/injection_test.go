@@ -66,7 +66,10 @@ func inProcess(t *testing.T, files map[string]string, test func(p *injector)) {
 			},
 			Webhooks: app.WebhookOptions{
 				Addrs: []string{"hook"}, Flag: "-tls-dir",
-				TLS:    server.TLSFiles{Certificate: p.path("tls.crt"), Key: p.path("tls.key")},
+				TLS: []app.WebhookFiles{{
+					Server:   "webhook",
+					TLSFiles: server.TLSFiles{Certificate: p.path("tls.crt"), Key: p.path("tls.key")},
+				}},
 				Inject: app.InjectionFiles{Values: p.path("values"), Anchors: p.path("anchors")},
 			},
 		})

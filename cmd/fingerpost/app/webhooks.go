@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"slices"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -17,12 +18,18 @@ import (
 
 // WebhookOptions are about the admission webhooks of a process.
 type WebhookOptions struct {
-	Addrs    []string        // at each of which all of them are served, over TLS 1.3; empty: there are none
-	TLS      server.TLSFiles // of all
-	Flag     string          // that has TLS, such as -tls-dir, for errors
-	Profiles bool            // ServiceProfiles are reviewed
-	Policy   bool            // objects of policy are
-	Inject   InjectionFiles  // Pods and Services are, if there are files
+	Addrs    []string       // at each of which all of them are served, over TLS 1.3; empty: there are none
+	TLS      []WebhookFiles // certificates of all; API servers are presented the one of the name that they ask for
+	Flag     string         // that has TLS, such as -tls-dir, for errors
+	Profiles bool           // ServiceProfiles are reviewed
+	Policy   bool           // objects of policy are
+	Inject   InjectionFiles // Pods and Services are, if there are files
+}
+
+// WebhookFiles are the files of a certificate of webhooks.
+type WebhookFiles struct {
+	Server string // who presents it, in metrics and the log
+	server.TLSFiles
 }
 
 // reviews returns what / has: each object has the Review of its kind. Without others a Review has all objects.
@@ -45,11 +52,11 @@ func (o *WebhookOptions) reviews(
 // stops.
 const webhookWindow = 10 * time.Second
 
-// addWebhooks adds webhooks, and returns their certificate; nil if there are none. They decide about as many requests
+// addWebhooks adds webhooks, and returns their certificates; none if there are none. They decide about as many requests
 // at once as there are processors. What they hold of requests is bounded for all addresses together.
 func (p *Process) addWebhooks(
 	options WebhookOptions, lookup func(rules.Reference) (exists, known bool), injection *webhook.Injection,
-) (*server.Certificate, error) {
+) (certificates server.Certificates, err error) {
 	if len(options.Addrs) == 0 {
 		return nil, nil
 	}
@@ -57,12 +64,10 @@ func (p *Process) addWebhooks(
 	if len(reviews) == 0 {
 		return nil, errors.New("webhooks have an address, and review nothing")
 	}
-	certificate, err := server.OpenCertificate(p.log, "webhook", options.TLS)
-	if err != nil {
+	if certificates, err = p.addCertificates(options); err != nil {
 		return nil, fmt.Errorf("%s: %w", options.Flag, err)
 	}
 
-	p.Metrics.MustRegister(certificate.Metrics()...)
 	for _, review := range reviews {
 		p.Metrics.MustRegister(review.Verdicts)
 	}
@@ -70,12 +75,30 @@ func (p *Process) addWebhooks(
 
 	for _, addr := range options.Addrs {
 		hook := p.newHTTP("webhook", addr, handler)
-		hook.TLS = certificate.ServerConfig(tls.VersionTLS13)
+		hook.TLS = certificates.ServerConfig(tls.VersionTLS13)
 		hook.ReadTimeout, hook.DrainWindow = webhookWindow, webhookWindow
 		p.Add(Part{Name: "webhook at " + addr, Run: hook.Start, Ready: []server.Condition{hook.Listens()}})
 	}
-	p.Add(Part{Name: "certificate of webhooks", Run: certificate.Start})
-	return certificate, nil
+	return certificates, nil
+}
+
+// addCertificates adds the certificates of webhooks, which must be readable now.
+func (p *Process) addCertificates(options WebhookOptions) (all server.Certificates, err error) {
+	for i, files := range options.TLS {
+		isSame := func(other WebhookFiles) bool { return other.Server == files.Server }
+		if slices.ContainsFunc(options.TLS[:i], isSame) {
+			return nil, fmt.Errorf("two directories end with the same name, so that both are %s", files.Server)
+		}
+
+		certificate, err := server.OpenCertificate(p.log, files.Server, files.TLSFiles)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, certificate)
+		p.Metrics.MustRegister(certificate.Metrics()...)
+		p.Add(Part{Name: "certificate of " + files.Server, Run: certificate.Start})
+	}
+	return all, nil
 }
 
 // ValidatorOptions is everything that a process of webhooks alone depends on.
