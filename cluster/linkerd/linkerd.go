@@ -56,6 +56,17 @@ var (
 // ExternalWorkloadKind is the kind that targetRef in an EndpointSlice names.
 const ExternalWorkloadKind = "ExternalWorkload"
 
+// ComponentLabel is on the objects of a control plane: which part of it they belong to.
+const ComponentLabel = "linkerd.io/control-plane-component"
+
+// On proxies.
+const (
+	ProxyContainer = "linkerd-proxy"
+
+	// AnchorsVariable is the variable of a proxy's environment with the anchors that it trusts, as PEM.
+	AnchorsVariable = "LINKERD2_PROXY_IDENTITY_TRUST_ANCHORS"
+)
+
 // On Pods, ExternalWorkloads and Services.
 const (
 	ControlPlaneLabel          = "linkerd.io/control-plane-ns" // namespace of the control plane of a Pod's proxy

@@ -77,7 +77,7 @@ func somePod(cluster, service, i int) *corev1.Pod {
 					Name: "app", Image: "registry.example.net/app:1.2.3",
 					Ports: []corev1.ContainerPort{{Name: "http", ContainerPort: 8080}},
 				},
-				{Name: proxyContainer, Env: []corev1.EnvVar{
+				{Name: linkerd.ProxyContainer, Env: []corev1.EnvVar{
 					{Name: inboundListenEnv, Value: env(4143)},
 					{Name: adminListenEnv, Value: env(4191)},
 					{Name: controlListenEnv, Value: env(4190)},

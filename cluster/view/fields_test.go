@@ -22,7 +22,7 @@ func drawPod(t *rapid.T) *corev1.Pod {
 	for i := range containers {
 		for range rapid.IntRange(0, 2).Draw(t, "containers") {
 			c := corev1.Container{
-				Name:          rapid.SampledFrom([]string{"app", proxyContainer}).Draw(t, "container"),
+				Name:          rapid.SampledFrom([]string{"app", linkerd.ProxyContainer}).Draw(t, "container"),
 				Image:         "image",
 				VolumeMounts:  []corev1.VolumeMount{{Name: "v", MountPath: "/v"}},
 				LivenessProbe: &corev1.Probe{PeriodSeconds: 3},

@@ -22,7 +22,6 @@ import (
 const (
 	templateHashLabel = "pod-template-hash"
 	defaultAccount    = "default"
-	proxyContainer    = "linkerd-proxy"
 	inboundListenEnv  = "LINKERD2_PROXY_INBOUND_LISTEN_ADDR"
 	adminListenEnv    = "LINKERD2_PROXY_ADMIN_LISTEN_ADDR"
 	controlListenEnv  = "LINKERD2_PROXY_CONTROL_LISTEN_ADDR"
@@ -197,7 +196,7 @@ func namedPortsOf(pod *corev1.Pod, out *omissions) (ports namedPorts) {
 // not there.
 func listenPort(p *corev1.Pod, env string) uint16 {
 	for c := range containersOf(p) {
-		if c.Name != proxyContainer {
+		if c.Name != linkerd.ProxyContainer {
 			continue
 		}
 

@@ -202,7 +202,7 @@ func unknownFlag(t *testing.T, binary, command string, helps map[string]string) 
 	if len(name) == 0 {
 		return ""
 	}
-	if name[0] != "link" && name[0] != "explain" {
+	if !slices.Contains([]string{"certs", "explain", "link"}, name[0]) {
 		name = name[:1]
 	}
 	help := helps[strings.Join(name, " ")]

@@ -23,7 +23,7 @@ cmd/fingerpost/check -> cmd/fingerpost/cli cmd/fingerpost/debug internal/words
 cmd/fingerpost/check -> cluster cluster/api cluster/apply cluster/linkerd cluster/problem federation links
 cmd/fingerpost/cli -> cmd/fingerpost/debug internal/words
 cmd/fingerpost/cli -> cluster cluster/api cluster/changes cluster/linkerd cluster/problem
-cmd/fingerpost/cli -> discovery discovery/proxy federation federation/policy links
+cmd/fingerpost/cli -> discovery discovery/proxy federation federation/policy identity identity/ca links
 cmd/fingerpost/debug -> cmd/fingerpost/server internal/words
 cmd/fingerpost/debug -> cluster cluster/changes cluster/problem discovery discovery/linkerd discovery/policyapi
 cmd/fingerpost/debug -> federation federation/rules links serving
@@ -79,6 +79,7 @@ serving -> federation/watch
 admission ->
 
 inject ->
+identity/ca -> identity
 identity/certify -> identity
 identity/identitytest -> identity
 identity ->
@@ -145,7 +146,9 @@ func TestLayers(t *testing.T) {
 }
 
 // isPure reports whether a package imports the standard library only, and others that do.
-func isPure(path string) bool { return within(path, "federation") || path == "identity" }
+func isPure(path string) bool {
+	return within(path, "federation") || path == "identity" || path == "identity/ca"
+}
 
 // within reports whether a package is that one or below it.
 func within(path, above string) bool { return path == above || strings.HasPrefix(path, above+"/") }
