@@ -8,8 +8,9 @@
 // All of it is a function of its arguments: nothing is looked up, and equal arguments give equal bytes. An [Injector]
 // is not changed by its use, so that any number of goroutines share one.
 //
-// Operations are of the kind add only. They add containers, volumes, labels and annotations; what the Pod has of its
-// own is never changed or removed. A Pod that has a proxy gets nothing, so that two injections are as good as one.
+// Operations of an injection only add: containers, volumes, labels and annotations; what the Pod has of its own is
+// never changed or removed. A Pod that has a proxy gets nothing, so that two injections are as good as one.
+// [Uninject] is the way back.
 //
 // Names of containers, volumes and variables, and their order, are those that linkerd2-proxy and Linkerd's own tools
 // expect. Pods are hostile. An annotation that cannot be honoured is ignored with a warning, and neither keeps a Pod

@@ -53,6 +53,7 @@ const (
 	InvalidAtNamespace  Reason = "invalid_inject_annotation_at_ns"
 	InvalidAtWorkload   Reason = "invalid_inject_annotation_at_workload"
 	NoAccountToken      Reason = "disabled_automount_service_account_token_account"
+	UDPPort             Reason = "udp_ports_enabled" // of manifests alone
 )
 
 var reasonWords = map[Reason]string{
@@ -64,6 +65,7 @@ var reasonWords = map[Reason]string{
 	InvalidAtNamespace:  InjectAnnotation + " of the Namespace is none of enabled, ingress and disabled",
 	InvalidAtWorkload:   InjectAnnotation + " is none of enabled, ingress and disabled",
 	NoAccountToken:      "the first container has no token of the ServiceAccount, which the proxy needs",
+	UDPPort:             "a container has a port of UDP, which no proxy takes",
 }
 
 // Words returns a Reason for people.
@@ -121,6 +123,9 @@ type Workload struct {
 	Meta *metav1.ObjectMeta // of the Pod or template; nil: it has none at all
 	Spec *corev1.PodSpec    // nil: there is no Pod to make
 	Path string             // of the template in the object, such as /spec/template; empty for a Pod
+
+	// Manifest is whether no API server has seen it, which mounts tokens of ServiceAccounts.
+	Manifest bool
 }
 
 // An Outcome is what becomes of a Workload.
@@ -144,7 +149,7 @@ func (i *Injector) Inject(workload *Workload) Outcome {
 	}
 
 	at, reason := decide(workload.NamespaceAnnotations[InjectAnnotation], meta.Annotations[InjectAnnotation])
-	outcome := Outcome{DecidedAt: at, Reasons: i.reasons(workload.Spec, reason)}
+	outcome := Outcome{DecidedAt: at, Reasons: i.values.reasons(workload, reason)}
 	if workload.Spec == nil {
 		return outcome
 	}
@@ -190,8 +195,12 @@ func decide(namespace, pod string) (at string, reason Reason) {
 	return "", InjectNotEnabled
 }
 
+// Reasons returns why a Workload cannot have a proxy, whatever its annotations ask for.
+func (v *Values) Reasons(workload *Workload) []Reason { return v.reasons(workload, "") }
+
 // reasons returns why a Pod is not injected: that of its annotations, if there is one, among those of its spec.
-func (i *Injector) reasons(spec *corev1.PodSpec, annotated Reason) (all []Reason) {
+func (v *Values) reasons(workload *Workload, annotated Reason) (all []Reason) {
+	spec := workload.Spec
 	if spec != nil && spec.HostNetwork {
 		all = append(all, HostNetwork)
 	}
@@ -205,10 +214,27 @@ func (i *Injector) reasons(spec *corev1.PodSpec, annotated Reason) (all []Reason
 	if annotated != "" {
 		all = append(all, annotated)
 	}
-	if spec != nil && !i.values.Identity.ServiceAccountTokenProjection && !mountsAccount(spec) {
+
+	if spec != nil && !v.Identity.ServiceAccountTokenProjection && !mountsAccount(workload) {
 		all = append(all, NoAccountToken)
 	}
+	if spec != nil && workload.Manifest && hasUDP(spec) {
+		all = append(all, UDPPort)
+	}
 	return all
+}
+
+// hasUDP reports whether a container has a port of UDP. Pods that others make get proxies all the same: what they
+// send and take as UDP passes by.
+func hasUDP(spec *corev1.PodSpec) bool {
+	for container := range containers(spec) {
+		for i := range container.Ports {
+			if container.Ports[i].Protocol == corev1.ProtocolUDP {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // hasSidecar reports whether a Pod has a proxy of Linkerd or Istio, or an init container of one of them.
@@ -235,12 +261,13 @@ func hasSidecar(spec *corev1.PodSpec) bool {
 	return false
 }
 
-// mountsAccount reports whether the first container has the token of the ServiceAccount.
-func mountsAccount(spec *corev1.PodSpec) bool {
-	if spec.AutomountServiceAccountToken != nil && !*spec.AutomountServiceAccountToken {
+// mountsAccount reports whether the first container has the token of the ServiceAccount, or will have it.
+func mountsAccount(workload *Workload) bool {
+	automount := workload.Spec.AutomountServiceAccountToken
+	if automount != nil && !*automount {
 		return false
 	}
-	return accountMount(spec) != nil
+	return workload.Manifest || accountMount(workload.Spec) != nil
 }
 
 // accountMount returns the mount of the ServiceAccount's token in the first container; nil if there is none.

@@ -12,10 +12,16 @@ import (
 
 // An Operation is one of a JSON patch (RFC 6902).
 type Operation struct {
-	Op    string `json:"op"` // add
+	Op    string `json:"op"` // OpAdd or OpRemove
 	Path  string `json:"path"`
-	Value any    `json:"value"` // for encoding/json
+	Value any    `json:"value,omitempty"` // for encoding/json; nil of OpRemove
 }
+
+// Operations that there are. A patch for an API server has none that removes.
+const (
+	OpAdd    = "add"
+	OpRemove = "remove"
+)
 
 // A patch is operations in order, of an object whose Pod or template is at a prefix.
 type patch struct {
@@ -24,7 +30,7 @@ type patch struct {
 }
 
 func (p *patch) add(path string, value any) {
-	p.operations = append(p.operations, Operation{"add", p.prefix + path, value})
+	p.operations = append(p.operations, Operation{OpAdd, p.prefix + path, value})
 }
 
 // addMeta adds annotations and labels, sorted, and what they stand in if it is missing.
@@ -36,6 +42,13 @@ func (p *patch) addMeta(w *Workload, annotations, labels map[string]string) {
 	}
 	p.addTexts("/metadata/annotations", len(meta.Annotations) > 0, annotations)
 	p.addTexts("/metadata/labels", len(meta.Labels) > 0, labels)
+}
+
+// Annotate returns what to add to the Pod, or template, of a Workload for it to have annotations.
+func Annotate(workload *Workload, annotations map[string]string) []Operation {
+	p := patch{prefix: workload.Path}
+	p.addMeta(workload, annotations, nil)
+	return p.operations
 }
 
 func (p *patch) addTexts(path string, has bool, texts map[string]string) {

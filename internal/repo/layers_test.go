@@ -23,7 +23,8 @@ cmd/fingerpost/check -> cmd/fingerpost/cli cmd/fingerpost/debug internal/words
 cmd/fingerpost/check -> cluster cluster/api cluster/apply cluster/linkerd cluster/problem federation links
 cmd/fingerpost/cli -> cmd/fingerpost/debug internal/words
 cmd/fingerpost/cli -> cluster cluster/api cluster/changes cluster/linkerd cluster/problem
-cmd/fingerpost/cli -> discovery discovery/proxy federation federation/policy identity identity/ca links
+cmd/fingerpost/cli -> discovery discovery/proxy federation federation/policy identity identity/ca
+cmd/fingerpost/cli -> inject inject/manifests links
 cmd/fingerpost/debug -> cmd/fingerpost/server internal/words
 cmd/fingerpost/debug -> cluster cluster/changes cluster/problem discovery discovery/linkerd discovery/policyapi
 cmd/fingerpost/debug -> federation federation/rules links serving
@@ -79,6 +80,7 @@ serving -> federation/watch
 admission ->
 
 inject ->
+inject/manifests -> inject
 identity/ca -> identity
 identity/certify -> identity
 identity/identitytest -> identity

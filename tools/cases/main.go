@@ -126,7 +126,7 @@ var modules = []struct {
 }{
 	{".", []string{
 		"./cluster/endpointslice", "./cluster/routestatus", "./cmd/fingerpost/...", "./discovery/linkerd",
-		"./discovery/policyapi", "./identity/...", "./inject",
+		"./discovery/policyapi", "./identity/...", "./inject/...",
 	}},
 	{"e2e", []string{"./slices"}}, // on a real control plane
 }

@@ -14,7 +14,7 @@ import (
 
 // The exit codes of commands. Any error that is not marked with another one is ExitFailed.
 const (
-	ExitNo       = 1 // a check has failed, replicas differ, there is no endpoint
+	ExitNo       = 1 // a check has failed, replicas differ, there is no endpoint, a manifest cannot be injected
 	ExitUsage    = 2 // the command line is wrong
 	ExitFailed   = 3 // it could not be done, such as because no replica responds
 	ExitNotFound = 4 // there is no such thing
@@ -22,7 +22,7 @@ const (
 
 const exitCodes = `Exit codes:
   0  success
-  1  a check has failed, replicas differ, a Service has no endpoints
+  1  a check has failed, replicas differ, a Service has no endpoints, a manifest cannot be injected
   2  the command line is wrong
   3  it could not be done: a replica or an API server does not respond, or refuses
   4  there is no such cluster or Service
