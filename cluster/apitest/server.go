@@ -197,16 +197,19 @@ func (s *Server) TokenWithout(resource string) string {
 	return token
 }
 
-// AccountToken returns a new token of a ServiceAccount that is bound to a Pod and has an audience. The server takes it
-// in reviews only.
+// AccountToken returns a new token (a JWT) of a ServiceAccount that is bound to a Pod and has an audience. The server
+// takes it in reviews only.
 func (s *Server) AccountToken(namespace, account, pod, audience string) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	token := fmt.Sprintf("%s-%s-%s-%d", s.cluster, account, pod, len(s.accounts)+1)
+	user := "system:serviceaccount:" + namespace + ":" + account
+	claims := fmt.Sprintf(`{"sub":%q,"jti":"%s-%d"}`, user, s.cluster, len(s.accounts)+1)
+	token := "e30." + base64.RawURLEncoding.EncodeToString([]byte(claims)) + ".c2ln" // of a JWT: {}, claims, sig
+
 	s.accounts[token] = authenticationv1.TokenReviewStatus{
 		Authenticated: true, Audiences: []string{audience},
 		User: authenticationv1.UserInfo{
-			Username: "system:serviceaccount:" + namespace + ":" + account,
+			Username: user,
 			Extra:    map[string]authenticationv1.ExtraValue{"authentication.kubernetes.io/pod-name": {pod}},
 		},
 	}

@@ -14,6 +14,9 @@ func TestCases(t *testing.T) {
 	t.Run("PP11", testChartFlags)
 	t.Run("PP12", testWithoutWebhook)
 	t.Run("PP14", testWithoutHostname)
+	t.Run("IC45", testUnreadableLifetime)
+	t.Run("IC70", testIdentityChartFlags)
+	t.Run("IC71", testIdentityDomains)
 }
 
 // T05: what cannot be served refuses to start, and a replica without HOSTNAME has the name of its host. What

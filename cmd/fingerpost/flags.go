@@ -35,6 +35,7 @@ type serveOptions struct {
 	traceCollector string
 
 	peerAuthentication bool
+	issuance           issuanceFlags
 
 	notes []note // for the log
 
@@ -88,7 +89,9 @@ func (o *serveOptions) addFlags(fs *flag.FlagSet) {
 	o.addWriterFlags(fs)
 	o.addMirrorFlags(fs)
 	o.addPolicyFlags(fs)
+
 	o.addWebhookFlags(fs)
+	o.addIdentityFlags(fs)
 	o.addCommonFlags(fs)
 }
 
@@ -446,7 +449,8 @@ func (o *serveOptions) validate() error {
 		)
 	}
 
-	err := errors.Join(o.TLS.Validate(), o.Discovery.Validate(), o.Serving.Validate(), o.Lease.Validate())
+	err := errors.Join(o.TLS.Validate(), o.Discovery.Validate(), o.Serving.Validate(), o.Lease.Validate(),
+		o.validateIdentity())
 	if err != nil {
 		return err
 	}
@@ -468,6 +472,7 @@ func (o *serveOptions) logWarnings(log logr.Logger, given map[string]bool) {
 		log.Info(n.message, n.fields...)
 	}
 
+	o.issuance.logWarnings(log)
 	if !given["cluster-domain"] {
 		log.Info("-cluster-domain is not set", "using", o.Discovery.ClusterDomain)
 	}
@@ -490,7 +495,7 @@ func (o *serveOptions) logWarnings(log logr.Logger, given map[string]bool) {
 }
 
 // singleDashed are the commands whose flags may have one dash.
-var singleDashed = []string{"serve", "destination", "policy", "sp-validator", "proxy-injector"}
+var singleDashed = []string{"serve", "destination", "policy", "identity", "sp-validator", "proxy-injector"}
 
 // doubleDashes adds a dash to the flags of servers that have one, as Linkerd's components accept both.
 func doubleDashes(args []string) []string {

@@ -44,7 +44,7 @@ func command(args []string) *cobra.Command {
 		SilenceErrors: true,
 		SilenceUsage:  true,
 	}
-	root.AddCommand(serveCommand(), policyCommand(), validatorCommand(), injectorCommand())
+	root.AddCommand(serveCommand(), policyCommand(), identityCommand(), validatorCommand(), injectorCommand())
 	root.AddCommand(check.Command(binaryVersion()))
 	root.AddCommand(cli.Commands(binaryVersion())...)
 	root.SetArgs(doubleDashes(args))

@@ -28,7 +28,7 @@ func serveCommand() *cobra.Command {
 		Aliases: []string{"destination"},
 		Short:   "Serve Linkerd's Destination API for this cluster and all linked clusters",
 		Long: `Serve Linkerd's Destination API for this cluster and all linked clusters; with -policy-addr its policy
-API as well, and with -webhook-addr its admission webhooks.
+API as well, with -webhook-addr its admission webhooks, and with -identity-addr its Identity API.
 
 Flags may have one dash or two, and are those of Linkerd's destination container, which this
 replaces; of a flag that is given twice the last value counts. Links (multicluster.linkerd.io)

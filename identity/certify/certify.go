@@ -37,7 +37,7 @@ type Server struct {
 
 // NewServer returns a Server of an Authority.
 func NewServer(log logr.Logger, authority *identity.Authority, outcomes Outcomes) *Server {
-	return &Server{
+	server := &Server{
 		log: log, authority: authority, outcomes: outcomes,
 		calls: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "fingerpost_certify_total",
@@ -50,6 +50,11 @@ func NewServer(log logr.Logger, authority *identity.Authority, outcomes Outcomes
 			Buckets: []float64{.001, .005, .02, .1, .5, 2, 10},
 		}),
 	}
+
+	// A rate begins with a first value.
+	server.calls.WithLabelValues(codes.OK.String(), "")
+	server.calls.WithLabelValues(codes.Unavailable.String(), string(identity.CheckIssuer))
+	return server
 }
 
 // Register adds the API to a gRPC server.

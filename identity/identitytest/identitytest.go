@@ -166,3 +166,10 @@ func Flip(of []byte) []byte {
 	changed[len(changed)-3] ^= 1
 	return changed
 }
+
+// Secret returns the number that the key of an authority of ECDSA is.
+func Secret(of *CA) []byte {
+	key, _ := of.Key.(*ecdsa.PrivateKey)
+	secret, _ := key.Bytes() // it fails for unknown curves alone
+	return secret
+}

@@ -12,13 +12,13 @@ import (
 const imports = `
 cmd/fingerpost -> cmd/fingerpost/app cmd/fingerpost/check cmd/fingerpost/cli
 cmd/fingerpost -> cmd/fingerpost/server
-cmd/fingerpost -> cluster/api discovery/linkerd federation federation/rules internal/logs links serving
+cmd/fingerpost -> cluster/api discovery/linkerd federation federation/rules identity internal/logs links serving
 cmd/fingerpost/app -> admission cmd/fingerpost/debug cmd/fingerpost/server cmd/fingerpost/webhook
 cmd/fingerpost/app -> cluster cluster/apply cluster/checkpoint cluster/endpointslice cluster/api cluster/lease
 cmd/fingerpost/app -> cluster/linkerd cluster/podowner inject
 cmd/fingerpost/app -> cluster/changes cluster/problem cluster/routestatus cluster/ruleset cluster/tokenreview
 cmd/fingerpost/app -> discovery/linkerd discovery/policyapi federation federation/rules federation/watch
-cmd/fingerpost/app -> links links/mirror serving
+cmd/fingerpost/app -> identity identity/certify identity/enroll links links/mirror serving
 cmd/fingerpost/check -> cmd/fingerpost/cli cmd/fingerpost/debug internal/words
 cmd/fingerpost/check -> cluster cluster/api cluster/apply cluster/linkerd cluster/problem federation links
 cmd/fingerpost/cli -> cmd/fingerpost/debug internal/words
@@ -62,7 +62,7 @@ cluster/routestatus -> cluster/ruleobject
 cluster/routestatus -> federation federation/facts federation/rules
 cluster/podowner -> cluster/api
 cluster/problem ->
-cluster/tokenreview -> identity
+cluster/tokenreview -> cluster/api federation/watch identity
 cluster/api -> federation federation/watch internal/words
 cluster/apitest ->
 
@@ -83,6 +83,7 @@ inject ->
 inject/manifests -> inject
 identity/ca -> identity
 identity/certify -> identity
+identity/enroll -> identity
 identity/identitytest -> identity
 identity ->
 

@@ -36,6 +36,7 @@ import (
 	"github.com/fingerpost/fingerpost/discovery/policyapi"
 	"github.com/fingerpost/fingerpost/federation"
 	"github.com/fingerpost/fingerpost/federation/rules"
+	"github.com/fingerpost/fingerpost/identity"
 	"github.com/fingerpost/fingerpost/links"
 	"github.com/fingerpost/fingerpost/links/mirror"
 	"github.com/fingerpost/fingerpost/serving"
@@ -78,6 +79,7 @@ type Options struct {
 	Serving       serving.Config
 	Discovery     linkerd.Config
 	Policy        PolicyOptions
+	Identity      IdentityOptions
 	Webhooks      WebhookOptions
 }
 
@@ -115,6 +117,7 @@ type App struct {
 	Exported prometheus.Gatherer // Metrics and those of queues, with the label installation
 
 	ready        clusterReadiness
+	issuing      *authority          // of certificates; nil if none are issued
 	hooks        server.Certificates // of webhooks
 	events       *recorder
 	objects      atomic.Pointer[ruleset.Reconciler] // that reads those of policy; nil: none does
@@ -132,7 +135,7 @@ func New(ctx context.Context, log logr.Logger, options Options) (*App, error) {
 		Changes: changes.NewRecent(),
 	}
 
-	certificate, err := openCertificate(log, options)
+	certificate, err := app.openCertificate(log, options)
 	if err != nil {
 		return nil, err
 	}
@@ -168,7 +171,12 @@ func New(ctx context.Context, log logr.Logger, options Options) (*App, error) {
 	if app.events, err = newRecorder(log, localConn); err != nil {
 		return nil, err
 	}
-	if err := app.addHooks(options, localConn); err != nil {
+
+	app.issuing, err = app.addAuthority(localConn, app.events, options.identities(), options.Identity)
+	if err == nil {
+		err = app.addHooks(options, localConn)
+	}
+	if err != nil {
 		app.events.broadcaster.Shutdown()
 		return nil, err
 	}
@@ -200,19 +208,28 @@ func New(ctx context.Context, log logr.Logger, options Options) (*App, error) {
 }
 
 // openCertificate returns what the servers for clients and for other replicas present; nil if they serve plaintext.
-func openCertificate(log logr.Logger, options Options) (*server.Certificate, error) {
+func (a *App) openCertificate(log logr.Logger, options Options) (*server.Certificate, error) {
 	switch {
-	case options.TLS.Certificate == "":
+	case options.TLS.Certificate != "":
+	case options.Identity.TLS, options.Identity.From != "":
+		return issuedCertificate(log, options, func() *authority { return a.issuing }), nil
+	default:
 		return nil, nil
-	case options.TLS.ClientCA == "" && options.Peers.Addr+options.Peers.ListenAddr != "":
-		return nil, errors.New("other replicas need authorities of clients: both sides present certificates")
 	}
 
+	if options.TLS.ClientCA == "" && options.Peers.Addr+options.Peers.ListenAddr != "" {
+		return nil, errors.New("other replicas need authorities of clients: both sides present certificates")
+	}
 	certificate, err := server.OpenCertificate(log, "grpc", options.TLS)
 	if err != nil {
 		return nil, fmt.Errorf("-tls-cert-file, -tls-key-file, -tls-client-ca-file: %w", err)
 	}
 	return certificate, nil
+}
+
+// identities are those of the mesh of the local cluster.
+func (o *Options) identities() identity.Domain {
+	return identity.Domain{Namespace: o.Discovery.ControllerNamespace, TrustDomain: o.Discovery.TrustDomain}
 }
 
 // openCheckpoints returns where checkpoints are kept, and the linked clusters that have one: they are known before
@@ -408,6 +425,9 @@ func (a *App) addServers(
 		Unreadable: func() map[string]string {
 			all := certificate.Unreadable()
 			maps.Copy(all, a.hooks.Unreadable())
+			if a.issuing != nil {
+				maps.Copy(all, a.issuing.issuer.Unreadable())
+			}
 			return all
 		},
 	})
@@ -420,13 +440,12 @@ func (a *App) addServers(
 	)
 	a.addAdmin(options.AdminAddr, a.Exported, options.Pprof)
 	if certificate != nil {
-		a.Metrics.MustRegister(certificate.Metrics()...)
-		a.Add(Part{Name: "certificate", Run: certificate.Start})
+		a.addCertificate("certificate", certificate)
 	}
 	return a.addPeerServer(log, options, localConn, certificate)
 }
 
-// addGRPC adds the gRPC servers: of discovery, and of policy. What one serves is unknown to the other.
+// addGRPC adds the gRPC servers: of discovery, of policy and of identity. What one serves is unknown to the others.
 func (a *App) addGRPC(log logr.Logger, options Options, certificate *server.Certificate) {
 	of := server.GRPCOptions{
 		Listen: options.Listen, Certificate: certificate,
@@ -440,6 +459,9 @@ func (a *App) addGRPC(log logr.Logger, options Options, certificate *server.Cert
 		a.Add(Part{Name: "gRPC server", Run: discovery.Start, Ready: []server.Condition{discovery.Listens()}})
 	}
 
+	if a.issuing != nil {
+		a.addIdentityServer(a.issuing, options.Identity, of)
+	}
 	if options.Policy.Addr != "" {
 		of.Name, of.Flag, of.Addr = "policy", cmp.Or(options.Policy.Flag, "-policy-addr"), options.Policy.Addr
 		of.Register = a.Policy.Register

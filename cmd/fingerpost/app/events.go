@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	"golang.org/x/time/rate"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/cache"
@@ -19,14 +20,15 @@ import (
 )
 
 const (
-	// An Event of an object and reason is followed by another one after eventPause. For up to twelve minutes
-	// client-go would make a series of both and patch the first, which needs a right of its own.
+	// An Event of an object, reason and action is followed by another one after eventPause. For up to twelve
+	// minutes client-go would make a series of both and patch the first, which needs a right of its own.
 	eventPause = 15 * time.Minute
 
-	maxRecentEvents = 10_000 // objects and reasons; beyond that the oldest is forgotten
+	maxRecentEvents = 10_000 // objects, reasons and actions; beyond that the oldest is forgotten
 )
 
-// recorder sends Events of all parts of the process to the local cluster, one of an object and reason in eventPause.
+// recorder sends Events of all parts of the process to the local cluster, one of an object, reason and action in
+// eventPause.
 // What happens in between is in the log and in the history.
 type recorder struct {
 	events.EventRecorder
@@ -39,8 +41,8 @@ type recorder struct {
 
 // An eventKey is what an Event is about, and why.
 type eventKey struct {
-	object corev1.ObjectReference
-	reason string
+	object         corev1.ObjectReference
+	reason, action string
 }
 
 func newRecorder(log logr.Logger, localConn *api.Connection) (*recorder, error) {
@@ -55,29 +57,40 @@ func newRecorder(log logr.Logger, localConn *api.Connection) (*recorder, error) 
 	}, nil
 }
 
-// Eventf records an Event, unless there was one of the object and reason a short time ago.
+// Eventf records an Event, unless there was one of the object, reason and action a short time ago.
 func (r *recorder) Eventf(object, related runtime.Object, kind, reason, action, note string, args ...any) {
+	r.record(nil, object, related, kind, reason, action, note, args...)
+}
+
+// record records an Event as Eventf does, and within a limit unless that is nil. It reports whether it has.
+func (r *recorder) record(
+	limit *rate.Limiter, object, related runtime.Object, kind, reason, action, note string, args ...any,
+) bool {
 	of, err := reference.GetReference(scheme.Scheme, object)
 	if err != nil {
 		r.log.Error(err, "An object has no Event: it cannot be referred to", "reason", reason)
-		return
+		return false
 	}
-	key := eventKey{*of, reason}
+
+	key := eventKey{*of, reason, action}
 	key.object.ResourceVersion = ""
-	if r.isDue(key) {
-		r.EventRecorder.Eventf(of, related, kind, reason, action, note, args...)
+	if !r.isDue(key, limit) {
+		return false
 	}
+	r.EventRecorder.Eventf(of, related, kind, reason, action, note, args...)
+	return true
 }
 
-// isDue reports whether there was no Event of the key for eventPause, and takes it that there is one now.
-func (r *recorder) isDue(key eventKey) bool {
+// isDue reports whether there was no Event of the key for eventPause, and the limit permits one. Then it takes it that
+// there is one now.
+func (r *recorder) isDue(key eventKey, limit *rate.Limiter) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	_, isRecent := r.recent.Get(key)
-	if !isRecent {
-		r.recent.Add(key, nil, eventPause)
+	if _, isRecent := r.recent.Get(key); isRecent || limit != nil && !limit.Allow() {
+		return false
 	}
-	return !isRecent
+	r.recent.Add(key, nil, eventPause)
+	return true
 }
 
 // start sends Events until stop is called, which is when every Part that sends any has ended.

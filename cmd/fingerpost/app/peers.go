@@ -39,7 +39,8 @@ func newPeers(options Options, certificate *server.Certificate) *checkpoint.Peer
 		return nil
 	}
 
-	lookup, secure, token := options.Peers.Lookup, certificate != nil, fileToken(options.Peers.TokenFile)
+	lookup, secure := options.Peers.Lookup, certificate != nil
+	token := fileToken("-peer-token-file", options.Peers.TokenFile)
 	if lookup == nil {
 		lookup = net.DefaultResolver.LookupHost
 	}
@@ -49,7 +50,11 @@ func newPeers(options Options, certificate *server.Certificate) *checkpoint.Peer
 		Client: func() (*http.Client, error) {
 			plain := &http.Transport{DialContext: options.Peers.Dial}
 			if secure {
-				plain.TLSClientConfig = certificate.ClientConfig(options.Peers.ServerName)
+				config, err := certificate.ClientConfig(options.Peers.ServerName)
+				if err != nil {
+					return nil, err
+				}
+				plain.TLSClientConfig = config
 			}
 
 			client := &http.Client{
@@ -65,7 +70,7 @@ func newPeers(options Options, certificate *server.Certificate) *checkpoint.Peer
 }
 
 // fileToken returns what reads a token from a file, in which it is replaced before it expires; nil without a file.
-func fileToken(path string) func() (string, error) {
+func fileToken(flag, path string) func() (string, error) {
 	if path == "" {
 		return nil
 	}
@@ -73,7 +78,7 @@ func fileToken(path string) func() (string, error) {
 	return func() (string, error) {
 		token, err := source.Token()
 		if err != nil {
-			return "", fmt.Errorf("-peer-token-file: %w", err)
+			return "", fmt.Errorf("%s: %w", flag, err)
 		}
 		return token.AccessToken, nil
 	}
@@ -111,7 +116,7 @@ func (a *App) addPeerServer(
 	a.Metrics.MustRegister(requests)
 	handler := checkpoint.Handler(a.Registry.FindPublished, a.Registry.PublishedClusters, server.Caller)
 
-	if token := fileToken(options.Peers.TokenFile); token != nil {
+	if token := fileToken("-peer-token-file", options.Peers.TokenFile); token != nil {
 		client, err := typed.NewForConfigAndClient(localConn.Config, localConn.HTTPClient)
 		if err != nil {
 			return err

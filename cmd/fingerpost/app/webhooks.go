@@ -95,8 +95,7 @@ func (p *Process) addCertificates(options WebhookOptions) (all server.Certificat
 			return nil, err
 		}
 		all = append(all, certificate)
-		p.Metrics.MustRegister(certificate.Metrics()...)
-		p.Add(Part{Name: "certificate of " + files.Server, Run: certificate.Start})
+		p.addCertificate("certificate of "+files.Server, certificate)
 	}
 	return all, nil
 }

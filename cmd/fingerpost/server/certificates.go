@@ -17,7 +17,7 @@ func (all Certificates) ServerConfig(minVersion uint16) *tls.Config {
 		MinVersion: minVersion,
 		GetCertificate: func(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
 			for _, c := range all {
-				if pair := c.pair.value.Load(); hello.SupportsCertificate(pair) == nil {
+				if pair := c.pair.load(); pair != nil && hello.SupportsCertificate(pair) == nil {
 					return pair, nil
 				}
 			}

@@ -80,16 +80,16 @@ func TestCertificates(t *testing.T) {
 	expect("", nil, 1)
 
 	put(dirs["policy.test"], "policy.test", 3)
-	all[1].reload()
+	all[1].reload(t.Context())
 	expect("policy.test", pools["policy.test"], 3)
 	if _, err := presented("policy.test", pools["profiles.test"]); err == nil {
 		t.Error("a client takes a certificate of another authority")
 	}
 
 	dirs["policy.test"]("tls.key", nil)
-	all[1].reload()
+	all[1].reload(t.Context())
 	problems := all.Unreadable()
-	if len(problems) != 1 || problems[all[1].pair.paths[0]] == "" {
+	if len(problems) != 1 || problems[all[1].pair.source()] == "" {
 		t.Errorf("files that cannot be read: %v", problems)
 	}
 	expect("policy.test", pools["policy.test"], 3)

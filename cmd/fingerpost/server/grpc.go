@@ -58,6 +58,7 @@ type GRPCOptions struct {
 	Addr        string
 	Listen      ListenFunc
 	Certificate *Certificate                // nil: it serves plaintext
+	Idle        time.Duration               // after which a connection without a call is closed; 0: it is not
 	On          *serving.Server             // has its streams
 	Register    func(grpc.ServiceRegistrar) // what it serves
 	Ready       *Readiness
@@ -101,7 +102,8 @@ func NewGRPC(log logr.Logger, options GRPCOptions) *GRPC {
 		grpc.ConnectionTimeout(20*time.Second),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: time.Second, PermitWithoutStream: true}),
 		grpc.KeepaliveParams(keepalive.ServerParameters{
-			MaxConnectionAge: age, MaxConnectionAgeGrace: serving.ConnectionGrace(age),
+			MaxConnectionIdle: options.Idle,
+			MaxConnectionAge:  age, MaxConnectionAgeGrace: serving.ConnectionGrace(age),
 			Time: time.Minute, Timeout: 20 * time.Second,
 		}),
 		grpc.ChainUnaryInterceptor(counts.UnaryServerInterceptor(), recovery.UnaryServerInterceptor(recovered)),

@@ -100,22 +100,7 @@ func (i *Issuer) Start(ctx context.Context) error {
 }
 
 // Usable returns the Condition that there is an issuer that can sign now. It lasts: an issuer may end.
-func (i *Issuer) Usable() Condition {
-	return Condition{
-		Name: conditionOfAnIssuer, Lasting: true,
-		Load: func() (time.Duration, []<-chan struct{}) {
-			problem, changed := i.usable.Load()
-			if problem == "" {
-				return 0, []<-chan struct{}{changed}
-			}
-			return Forever, []<-chan struct{}{changed}
-		},
-		Missing: func() []string {
-			problem, _ := i.usable.Load()
-			return []string{problem}
-		},
-	}
-}
+func (i *Issuer) Usable() Condition { return Lasting(conditionOfAnIssuer, &i.usable) }
 
 // parse makes an Issuer of what the files hold now, and reports what cannot be one, once. It is reported when it was
 // read twice: files that are being replaced may have been read in between.
@@ -235,7 +220,30 @@ func (i *Issuer) publish(change IssuerChange) {
 
 // Metrics returns the metrics of the issuer. Before there is one, issuer_cert_ttl_seconds has no series.
 func (i *Issuer) Metrics() []prometheus.Collector {
-	return []prometheus.Collector{i.updates, issuerLife{i.authority}}
+	return []prometheus.Collector{
+		i.updates,
+		issuerLife{i.authority},
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "fingerpost_issuer_expiry_steps",
+			Help: "How close the issuer of certificates is to its end: 0, and one more at each moment at which that " +
+				"is reported: 60 days before the end, or with a third of a life of a year or less left, and so on.",
+		}, func() float64 {
+			if issuer := i.authority.Issuer(); issuer != nil {
+				return float64(issuer.Warnings(time.Now()))
+			}
+			return 0
+		}),
+		unreadableFiles("issuer", i.Unreadable),
+	}
+}
+
+// Unreadable returns why the files could not be used when that was tried last, by the first of their paths.
+func (i *Issuer) Unreadable() map[string]string {
+	all := map[string]string{}
+	if problem := i.files.unreadable(); problem != "" {
+		all[i.files.paths[0]] = problem
+	}
+	return all
 }
 
 // issuerLife is how long an issuer lasts, under the name that Linkerd has for it.

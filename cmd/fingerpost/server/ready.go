@@ -53,6 +53,24 @@ func Reached(name string, value *fedwatch.Value[bool]) Condition {
 	}}
 }
 
+// Lasting returns the Condition that a value is empty, and stays so. It is why the Condition is not there.
+func Lasting(name string, missing *fedwatch.Value[string]) Condition {
+	return Condition{
+		Name: name, Lasting: true,
+		Load: func() (time.Duration, []<-chan struct{}) {
+			problem, changed := missing.Load()
+			if problem == "" {
+				return 0, []<-chan struct{}{changed}
+			}
+			return Forever, []<-chan struct{}{changed}
+		},
+		Missing: func() []string {
+			problem, _ := missing.Load()
+			return []string{problem}
+		},
+	}
+}
+
 // Readiness is whether a process serves. /ready, the metric fingerpost_ready and gRPC's health (of the whole server and
 // of each of its services) report the same value. A process becomes ready when all Conditions are there, or have been
 // waited for. It stays ready until it stops, whatever becomes of them, but for those that are Lasting.

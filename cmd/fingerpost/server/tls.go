@@ -2,6 +2,7 @@ package server
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -17,6 +18,8 @@ import (
 
 	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
+
+	fedwatch "github.com/fingerpost/fingerpost/federation/watch"
 )
 
 // TLSFiles are the files with which a server terminates TLS itself, without a proxy beside it.
@@ -37,13 +40,29 @@ func (f *TLSFiles) Validate() error {
 	return nil
 }
 
-// A Certificate is one in files that may be replaced at any time, as every server of this process presents it. While
-// new files cannot be read, those read before stay in use, and the log has the reason. Connections stay as they are.
+// A Certificate is one that may be replaced at any time, as every server of this process presents it: in files, or
+// issued to this process. While there is no newer one, the one before stays in use, and the log has the reason.
+// Connections stay as they are.
 type Certificate struct {
 	log         logr.Logger
 	server      string
-	pair        *reread[tls.Certificate]
+	pair        pair
 	authorities *reread[x509.CertPool] // nil if clients are not asked for certificates
+	clients     tls.ClientAuthType     // if there are authorities
+	missing     fedwatch.Value[string] // why there is none that counts now; empty: there is one
+}
+
+// A pair is a certificate with its key. One goroutine renews it; the rest is for all.
+type pair interface {
+	load() *tls.Certificate // nil before the first
+
+	// renew replaces it if that is due, for those who trust authorities, which are nil before they are known.
+	renew(ctx context.Context, authorities *x509.CertPool) (changed bool, err error)
+
+	source() string    // for people: a file, or who issues it
+	complaint() string // what the log has when it was not replaced
+	isNews(err error) bool
+	unreadable() string
 }
 
 // rereadInterval is how often files are compared with what was read of them. A kubelet takes about a minute to replace
@@ -53,13 +72,15 @@ const rereadInterval = time.Second
 // OpenCertificate reads files, which must be valid now. server is who presents the certificate, for the log and for
 // metrics.
 func OpenCertificate(log logr.Logger, server string, files TLSFiles) (*Certificate, error) {
-	certificate := &Certificate{log: log.WithValues("server", server), server: server}
-	certificate.pair = &reread[tls.Certificate]{paths: []string{files.Certificate, files.Key}, parse: parsePair}
-	if err := certificate.reloadPair(); err != nil {
+	certificate := newCertificate(log, server, &filePair{
+		reread[tls.Certificate]{paths: []string{files.Certificate, files.Key}, parse: parsePair},
+	})
+	if err := certificate.renew(context.Background()); err != nil {
 		return nil, fmt.Errorf("certificate %s and key %s: %w", files.Certificate, files.Key, err)
 	}
 
 	if files.ClientCA != "" {
+		certificate.clients = tls.RequireAndVerifyClientCert
 		certificate.authorities = &reread[x509.CertPool]{paths: []string{files.ClientCA}, parse: parseAuthorities}
 		if _, err := certificate.authorities.read(); err != nil {
 			return nil, fmt.Errorf("authorities of clients %s: %w", files.ClientCA, err)
@@ -68,9 +89,14 @@ func OpenCertificate(log logr.Logger, server string, files TLSFiles) (*Certifica
 	return certificate, nil
 }
 
-// Start reads the files again when they change, until ctx ends.
+func newCertificate(log logr.Logger, server string, of pair) *Certificate {
+	return &Certificate{log: log.WithValues("server", server), server: server, pair: of}
+}
+
+// Start renews the certificate when that is due, and reads files again when they change, until ctx ends.
 func (c *Certificate) Start(ctx context.Context) error {
-	reloadUntilDone(ctx, c.reload)
+	c.reload(ctx)
+	reloadUntilDone(ctx, func() { c.reload(ctx) })
 	return nil
 }
 
@@ -88,29 +114,79 @@ func reloadUntilDone(ctx context.Context, reload func()) {
 	}
 }
 
-// reload reads files that have changed, and reports those that it cannot read, once for each reason.
-func (c *Certificate) reload() {
-	if err := c.reloadPair(); c.pair.isNews(err) {
-		c.log.Error(err, "Certificate cannot be read: the previous one stays in use", "file", c.pair.paths[0])
+// reload does what is due, and reports what fails, once for each reason.
+func (c *Certificate) reload(ctx context.Context) {
+	if c.authorities != nil {
+		if _, err := c.authorities.read(); c.authorities.isNews(err) {
+			c.log.Error(err, "Authorities of clients cannot be read: the previous ones stay in use",
+				"file", c.authorities.paths[0])
+		}
 	}
-	if c.authorities == nil {
-		return
+
+	err := c.renew(ctx)
+	if ctx.Err() == nil && c.pair.isNews(err) {
+		c.log.Error(err, c.pair.complaint(), "from", c.pair.source())
 	}
-	if _, err := c.authorities.read(); c.authorities.isNews(err) {
-		c.log.Error(err, "Authorities of clients cannot be read: the previous ones stay in use",
-			"file", c.authorities.paths[0])
-	}
+	c.setMissing(err)
 }
 
-func (c *Certificate) reloadPair() error {
-	changed, err := c.pair.read()
+// renew replaces the certificate if that is due.
+func (c *Certificate) renew(ctx context.Context) error {
+	changed, err := c.pair.renew(ctx, c.trusted())
 	if changed {
-		read := c.pair.value.Load().Leaf
-		c.log.Info("Certificate is in use", "file", c.pair.paths[0], "names", read.DNSNames,
-			"serial", read.SerialNumber.String(), "notAfter", read.NotAfter)
+		now := c.pair.load().Leaf
+		c.log.Info("Certificate is in use", "from", c.pair.source(), "names", now.DNSNames,
+			"serial", now.SerialNumber.String(), "notAfter", now.NotAfter)
 	}
 	return err
 }
+
+// trusted returns the authorities of clients; nil before they are known, and if clients are not asked.
+func (c *Certificate) trusted() *x509.CertPool {
+	if c.authorities == nil {
+		return nil
+	}
+	return c.authorities.value.Load()
+}
+
+// setMissing stores whether there is a certificate that counts now.
+func (c *Certificate) setMissing(err error) {
+	missing := ""
+	switch now := c.pair.load(); {
+	case now == nil && err != nil:
+		missing = err.Error()
+	case now == nil:
+		missing = notYetIssued
+	case time.Now().After(now.Leaf.NotAfter):
+		missing = "it has ended at " + now.Leaf.NotAfter.Format(time.RFC3339)
+	}
+	if before, _ := c.missing.Load(); before != missing {
+		c.missing.Store(missing)
+	}
+}
+
+// notYetIssued is why there is no certificate at first.
+const notYetIssued = "it was not issued yet"
+
+// Conditions returns what a process of servers that present the certificate waits for: that it was issued one which has
+// not ended. One in files is there from the start, and whether it ends is up to who replaces it.
+func (c *Certificate) Conditions() []Condition {
+	if _, is := c.pair.(*issuedPair); !is {
+		return nil
+	}
+	return []Condition{Lasting("certificate of "+c.server, &c.missing)}
+}
+
+// A filePair is one in files.
+type filePair struct{ reread[tls.Certificate] }
+
+func (p *filePair) load() *tls.Certificate { return p.value.Load() }
+func (p *filePair) source() string         { return p.paths[0] }
+func (p *filePair) complaint() string {
+	return "Certificate cannot be read: the previous one stays in use"
+}
+
+func (p *filePair) renew(context.Context, *x509.CertPool) (changed bool, err error) { return p.read() }
 
 func parsePair(contents [][]byte) (*tls.Certificate, error) {
 	pair, err := tls.X509KeyPair(contents[0], contents[1])
@@ -134,7 +210,7 @@ func (c *Certificate) Unreadable() map[string]string {
 	}
 
 	if problem := c.pair.unreadable(); problem != "" {
-		all[c.pair.paths[0]] = problem
+		all[c.pair.source()] = problem
 	}
 	if c.authorities != nil {
 		if problem := c.authorities.unreadable(); problem != "" {
@@ -146,35 +222,50 @@ func (c *Certificate) Unreadable() map[string]string {
 
 // Metrics returns the metrics of when the certificate expires, and of files that cannot be read.
 func (c *Certificate) Metrics() []prometheus.Collector {
-	labels := prometheus.Labels{"server": c.server}
 	return []prometheus.Collector{
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name:        "fingerpost_certificate_expiry_timestamp_seconds",
-			Help:        "When the certificate that a server presents expires, in seconds since 1970.",
-			ConstLabels: labels,
-		}, func() float64 { return float64(c.pair.value.Load().Leaf.NotAfter.Unix()) }),
-		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name:        "fingerpost_certificate_files_unreadable",
-			Help:        "Files of a server's certificate or authorities whose newest content cannot be used.",
-			ConstLabels: labels,
-		}, func() float64 { return float64(len(c.Unreadable())) }),
+			Help:        "When the certificate of a server expires, in seconds since 1970; 0 before the first.",
+			ConstLabels: prometheus.Labels{"server": c.server},
+		}, func() float64 {
+			if now := c.pair.load(); now != nil {
+				return float64(now.Leaf.NotAfter.Unix())
+			}
+			return 0
+		}),
+		unreadableFiles(c.server, c.Unreadable),
 	}
 }
 
-// present returns the certificate that was read last.
+// unreadableFiles returns the metric of how many files cannot be read.
+func unreadableFiles(of string, unreadable func() map[string]string) prometheus.Collector {
+	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name:        "fingerpost_certificate_files_unreadable",
+		Help:        "Files of a server's certificate or authorities whose newest content cannot be used.",
+		ConstLabels: prometheus.Labels{"server": of},
+	}, func() float64 { return float64(len(unreadable())) })
+}
+
+// errNoCertificate is returned while none was issued.
+var errNoCertificate = errors.New("this process has no certificate yet")
+
+// present returns the newest certificate.
 func (c *Certificate) present(*tls.ClientHelloInfo) (*tls.Certificate, error) {
-	return c.pair.value.Load(), nil
+	if now := c.pair.load(); now != nil {
+		return now, nil
+	}
+	return nil, errNoCertificate
 }
 
 // ServerConfig returns the settings of a server of a TLS version and newer ones. It asks clients for certificates if
-// there are authorities of clients.
+// there are authorities of clients. While those are not known, none counts.
 func (c *Certificate) ServerConfig(minVersion uint16, protocols ...string) *tls.Config {
 	config := &tls.Config{MinVersion: minVersion, NextProtos: protocols, GetCertificate: c.present}
 	if c.authorities != nil {
-		config.ClientAuth = tls.RequireAndVerifyClientCert
+		config.ClientAuth = c.clients
 		config.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) {
 			current := config.Clone()
-			current.GetConfigForClient, current.ClientCAs = nil, c.authorities.value.Load()
+			current.GetConfigForClient, current.ClientCAs = nil, cmp.Or(c.trusted(), x509.NewCertPool())
 			return current, nil
 		}
 	}
@@ -182,16 +273,20 @@ func (c *Certificate) ServerConfig(minVersion uint16, protocols ...string) *tls.
 }
 
 // ClientConfig returns the settings of a client that presents the certificate, and accepts a server of a name whose
-// certificate is of an authority of clients. They are those of now: a new connection needs new ones.
-func (c *Certificate) ClientConfig(serverName string) *tls.Config {
-	config := &tls.Config{
+// certificate is of an authority of clients. To a certificate that was issued to this process every replica has one of
+// the same name. They are those of now: a new connection needs new ones.
+func (c *Certificate) ClientConfig(serverName string) (*tls.Config, error) {
+	now, err := c.present(nil)
+	if err != nil {
+		return nil, err
+	}
+	if _, is := c.pair.(*issuedPair); is {
+		serverName = now.Leaf.DNSNames[0]
+	}
+	return &tls.Config{
 		MinVersion: tls.VersionTLS13, ServerName: serverName,
-		Certificates: []tls.Certificate{*c.pair.value.Load()}, RootCAs: x509.NewCertPool(),
-	}
-	if c.authorities != nil {
-		config.RootCAs = c.authorities.value.Load()
-	}
-	return config
+		Certificates: []tls.Certificate{*now}, RootCAs: cmp.Or(c.trusted(), x509.NewCertPool()),
+	}, nil
 }
 
 // A tlsListener terminates TLS, in the place of gRPC's own transport credentials: those refuse clients that offer no
@@ -279,8 +374,8 @@ type reread[T any] struct {
 	parse func(contents [][]byte) (*T, error)
 	value atomic.Pointer[T]
 
-	contents [][]byte     // of which value was made
-	problem  atomic.Value // string: that read has had last; empty for none
+	contents [][]byte // of which value was made
+	news
 }
 
 // read makes the value anew if a file has changed. After an error it stays as it is.
@@ -304,18 +399,23 @@ func (r *reread[T]) read() (changed bool, err error) {
 	return true, nil
 }
 
-// isNews reports whether an error of read is another one than that of the last time.
-func (r *reread[T]) isNews(err error) bool {
+// news is the last error of something that is tried again and again.
+type news struct {
+	problem atomic.Value // string; empty for none
+}
+
+// isNews reports whether an error is another one than that of the last time.
+func (n *news) isNews(err error) bool {
 	problem := ""
 	if err != nil {
 		problem = err.Error()
 	}
-	before, _ := r.problem.Swap(problem).(string)
+	before, _ := n.problem.Swap(problem).(string)
 	return err != nil && problem != before
 }
 
-// unreadable returns why the files could not be read last; empty if they were.
-func (r *reread[T]) unreadable() string {
-	problem, _ := r.problem.Load().(string)
+// unreadable returns why it failed last; empty if it did not.
+func (n *news) unreadable() string {
+	problem, _ := n.problem.Load().(string)
 	return problem
 }

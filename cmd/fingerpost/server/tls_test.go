@@ -301,7 +301,7 @@ func TestCertificateIsReplaced(t *testing.T) {
 	if n := serial(first); n != 1 {
 		t.Error("the first connection was closed")
 	}
-	const help = "When the certificate that a server presents expires, in seconds since 1970."
+	const help = "When the certificate of a server expires, in seconds since 1970; 0 before the first."
 	if err := testutil.CollectAndCompare(c.Metrics()[0], strings.NewReader(`
 # HELP fingerpost_certificate_expiry_timestamp_seconds `+help+`
 # TYPE fingerpost_certificate_expiry_timestamp_seconds gauge
@@ -334,7 +334,11 @@ func TestMutualTLS(t *testing.T) {
 	served.StartTLS()
 	defer served.Close()
 	ask := func(c *Certificate, name string) error {
-		transport := &http.Transport{TLSClientConfig: c.ClientConfig(name)}
+		config, err := c.ClientConfig(name)
+		if err != nil {
+			return err
+		}
+		transport := &http.Transport{TLSClientConfig: config}
 		defer transport.CloseIdleConnections()
 		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, served.URL, http.NoBody)
 		if err != nil {
@@ -361,12 +365,12 @@ func TestMutualTLS(t *testing.T) {
 	write("tls.crt", strange)
 	write("tls.key", strangeKey)
 	write("ca.crt", strange)
-	peer.reload()
+	peer.reload(t.Context())
 	if err := ask(peer, "peer.test"); err != nil {
 		t.Errorf("a peer with new files: %v", err)
 	}
 	write("ca.crt", []byte("junk"))
-	peer.reload()
+	peer.reload(t.Context())
 	if err := ask(peer, "peer.test"); err != nil {
 		t.Errorf("with authorities that cannot be read: %v; those of before go on", err)
 	}
