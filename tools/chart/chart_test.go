@@ -125,7 +125,9 @@ var renders = map[string]struct {
 			values: []string{server + "/values-drop-in.yaml"},
 		},
 	},
-	"everything": {server, release{name: "east", namespace: "mesh", set: everything}},
+	"everything":        {server, release{name: "east", namespace: "mesh", set: everything}},
+	"control-plane":     {server, mesh(givenMesh)},
+	"control-plane-one": {server, mesh(everythingOfMesh, server+"/values-ha.yaml")},
 	"least": {
 		server,
 		release{
@@ -260,6 +262,9 @@ func TestFlagsExist(t *testing.T) {
 		flags := regexp.MustCompile(`(?m)^ +- "?-([a-z0-9-]+)`)
 		for _, match := range flags.FindAllStringSubmatch(strings.Join(served, "\n"), -1) {
 			seen++
+			if slices.Contains(unbuilt, match[1]) {
+				continue
+			}
 			if !strings.Contains(string(page), "      --"+match[1]+" ") {
 				t.Errorf("%s: -%s is no flag of docs/flags.md", name, match[1])
 			}
@@ -616,6 +621,57 @@ func TestRefusals(t *testing.T) {
 			server, `{mesh: {defaultOpaquePorts: "25,70000"}}`,
 			"mesh.defaultOpaquePorts: 70000 is neither a port nor a range of ports",
 		},
+		"a name that a mesh gives": {
+			server, "{controlPlane: {enabled: true}, service: {name: dst}}",
+			`service.name follows from controlPlane.enabled, which makes it "linkerd-dst": leave it out`,
+		},
+		"a namespace that is not that of the mesh": {
+			server, "{controlPlane: {enabled: true}, controllerNamespace: mesh}",
+			`controllerNamespace follows from controlPlane.enabled, which makes it "fingerpost"`,
+		},
+		"policy that is Linkerd's, and ours": {
+			server, "{controlPlane: {enabled: true, policy: {enabled: false}}, policy: {enabled: true}}",
+			"policy.enabled follows from controlPlane.enabled, which makes it false: leave it out",
+		},
+		"a value of the mesh under two names": {
+			server, "{controlPlane: {enabled: true, values: {clusterDomain: a.example}}}",
+			"controlPlane.values.clusterDomain follows from cluster.domain: set that one",
+		},
+		"a key for everybody": {
+			server, "{controlPlane: {enabled: true, values: {proxyInjector: {keyPEM: x}}}}",
+			"controlPlane.values.proxyInjector.keyPEM would be in a ConfigMap that everybody reads",
+		},
+		"an issuer without its key": {
+			server, `{controlPlane: {enabled: true, identity: {issuer: {crtPEM: "-----BEGIN CERTIFICATE-----"}}}}`,
+			"controlPlane.identity.issuer.crtPEM and keyPEM go together",
+		},
+		"an issuer of another kind": {
+			server, "{controlPlane: {enabled: true, identity: {issuer: {scheme: kubernetes.io/tls, " +
+				`crtPEM: "-----BEGIN CERTIFICATE-----", keyPEM: "-----BEGIN PRIVATE KEY-----"}}}}`,
+			"controlPlane.identity.issuer.keyPEM is for the scheme linkerd.io/tls",
+		},
+		"a certificate of the authority itself": {
+			server, "{controlPlane: {enabled: true, layout: one}, tls: {secretName: own}}",
+			"tls.secretName and tls.certManager are not for controlPlane.layout one with identity",
+		},
+		"tokens that are not projected": {
+			server, "{controlPlane: {enabled: true, values: {identity: {serviceAccountTokenProjection: false}}}}",
+			"controlPlane.identity.requireAudience is for tokens that are projected",
+		},
+		"anchors of two": {
+			server, "{controlPlane: {enabled: true, identity: {externalCA: true, " +
+				`trustAnchorsPEM: "-----BEGIN CERTIFICATE-----"}}}`,
+			"controlPlane.identity.externalCA leaves the trust anchors to others",
+		},
+		"a port of the mesh": {
+			server, "{controlPlane: {enabled: true}, ports: {admin: 8080}}",
+			"ports.admin is 8080, which is that of the authority of the mesh",
+		},
+		"a layout that there is not": {server, "{controlPlane: {layout: two}}", "at '/controlPlane/layout'"},
+		"no certificate": {
+			server, "{controlPlane: {identity: {trustAnchorsPEM: anchors}}}",
+			"at '/controlPlane/identity/trustAnchorsPEM'",
+		},
 		"a network": {
 			server, "{links: {allowHosts: [10.0.0.0/99]}}",
 			"links.allowHosts: 10.0.0.0/99 is neither a name nor an address nor a CIDR",
@@ -711,22 +767,30 @@ func TestTranslation(t *testing.T) {
 	rows := "| there | here |\n|---|---|\n"
 	for _, theirs := range slices.Sorted(maps.Keys(translation)) {
 		ours := translation[theirs]
-		if name := regexp.MustCompile(`^[\w.]+`).FindString(ours); !known[name] && name != "affinity.nodeAffinity" {
+		name := regexp.MustCompile(`^[\w.]+`).FindString(ours)
+		isNothing, isFree := name == "nothing", strings.HasPrefix(name, "controlPlane.values.")
+		if !known[name] && name != "affinity.nodeAffinity" && !isNothing && !isFree {
 			t.Errorf("%s: there is no value %s", theirs, name)
 		}
-		rows += fmt.Sprintf("| `%s` | %s |\n", theirs, regexp.MustCompile(`^[\w.]+`).ReplaceAllString(ours, "`$0`"))
-		top, _, nested := strings.Cut(theirs, ".")
-		set, want := fmt.Sprintf("{%s: x}", theirs), "is called "
-		if nested {
-			set = fmt.Sprintf("{%s: {}}", top)
+		row, want := strings.Replace(ours, name, "`"+name+"`", 1), "the value "+theirs+" is called "+ours
+		if isNothing {
+			row, want = ours, "the value "+theirs+" means "+ours
 		}
-		if known[top] { // the schema refuses it, and names its parent
-			set, want = fmt.Sprintf("{%s: {%s: x}}", top, theirs[len(top)+1:]), "at '/"+top+"'"
+		rows += fmt.Sprintf("| `%s` | %s |\n", theirs, row)
+		parts := strings.Split(theirs, ".")
+		set := strings.Join(parts, ": {") + ": x" + strings.Repeat("}", len(parts)-1)
+		if known[parts[0]] { // the schema refuses it, and names its parent
+			want = "at '/" + parts[0] + "'"
 		}
-		_, _, err := release{name: "fingerpost", namespace: "fingerpost", set: set}.render(server)
+		_, _, err := release{name: "fingerpost", namespace: "fingerpost", set: "{" + set + "}"}.render(server)
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want an error with %q", set, err, want)
 		}
+	}
+	_, _, err := release{name: "fingerpost", namespace: "fingerpost", set: "{identity: {else: x}}"}.render(server)
+	const unknown = "what the value identity has is not known in this chart"
+	if err == nil || !strings.Contains(err.Error(), unknown) {
+		t.Errorf("%v, want an error with %q", err, unknown)
 	}
 	const path, begin, end = "../../docs/drop-in.md", "<!-- values: make generate -->\n", "<!-- end of values -->\n"
 	page, err := os.ReadFile(path)

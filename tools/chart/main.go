@@ -9,6 +9,7 @@ import (
 	"os"
 	"strings"
 
+	helmchart "helm.sh/helm/v4/pkg/chart"
 	"helm.sh/helm/v4/pkg/chart/common"
 	"helm.sh/helm/v4/pkg/chart/common/util"
 	"helm.sh/helm/v4/pkg/chart/v2/loader"
@@ -78,10 +79,13 @@ func (r release) render(dir string) (manifests, notes string, err error) {
 	if err != nil {
 		return "", "", err
 	}
-	files, err := engine.Render(chart, all)
-	if r.cluster != nil {
-		files, err = engine.RenderWithClientProvider(chart, all, r.cluster)
+	render := engine.Render
+	if r.cluster != nil { // once: templates keep what they have made among the values
+		render = func(chart helmchart.Charter, values common.Values) (map[string]string, error) {
+			return engine.RenderWithClientProvider(chart, values, r.cluster)
+		}
 	}
+	files, err := render(chart, all)
 	if err != nil {
 		return "", "", err
 	}

@@ -10,6 +10,9 @@ chart's default. So the templates find everything at its place, whatever a user 
 {{- if eq (toString .Values.enabled) "false" }}
 {{- fail "enabled is false: a chart does not switch itself off; the Chart.yaml of its parent does, by a condition such as fingerpost.enabled" }}
 {{- end }}
+{{- if .Values.controlPlane.enabled }}
+{{- include "fingerpost.controlPlane" . }}
+{{- end }}
 {{- end -}}
 
 {{/* Takes out what is null and has no default, which helm leaves in. */}}
@@ -55,8 +58,19 @@ chart's default. So the templates find everything at its place, whatever a user 
 {{- printf "%s-%s" .Release.Namespace (include "fingerpost.fullname" .) -}}
 {{- end -}}
 
-{{/* What a selector names never changes: it is immutable. A list of chart and component. */}}
+{{/* What a selector names never changes: it is immutable. That of a part of a control plane is the one of Linkerd's Deployment, so that each may follow the other. A list of chart and component. */}}
 {{- define "fingerpost.selector" -}}
+{{- if include "fingerpost.isPart" . -}}
+{{ include "fingerpost.partSelector" . }}
+linkerd.io/control-plane-ns: {{ (index . 0).Release.Namespace | toYaml }}
+linkerd.io/proxy-deployment: {{ include "fingerpost.partName" . | toYaml }}
+{{- else -}}
+{{ include "fingerpost.names" . }}
+{{- end -}}
+{{- end -}}
+
+{{/* Labels that name the chart's objects. A list of chart and component. */}}
+{{- define "fingerpost.names" -}}
 {{- $root := index . 0 -}}
 app.kubernetes.io/name: {{ include "fingerpost.name" $root | toYaml }}
 app.kubernetes.io/instance: {{ $root.Release.Name | toYaml }}
@@ -65,7 +79,11 @@ app.kubernetes.io/component: {{ index . 1 }}
 
 {{- define "fingerpost.labels" -}}
 {{- $root := index . 0 -}}
-{{ include "fingerpost.selector" . }}
+{{ include "fingerpost.names" . }}
+{{- if include "fingerpost.isPart" . }}
+{{ include "fingerpost.partSelector" . }}
+linkerd.io/control-plane-ns: {{ $root.Release.Namespace | toYaml }}
+{{- end }}
 app.kubernetes.io/version: {{ $root.Chart.AppVersion | quote }}
 app.kubernetes.io/part-of: fingerpost
 app.kubernetes.io/managed-by: {{ $root.Release.Service }}
@@ -105,15 +123,16 @@ annotations: {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- end -}}
 
-{{/* Begins a role, whose rules follow, after its binding to an account. A dict with the chart as root, and suffix, namespace (none for a ClusterRole), account. */}}
+{{/* Begins a role, whose rules follow, after its binding to an account. A dict with the chart as root, and suffix, namespace (none for a ClusterRole), account; name and binding, of a role that has a name of Linkerd's. */}}
 {{- define "fingerpost.role" -}}
 {{- $kind := ternary "Role" "ClusterRole" (hasKey . "namespace") -}}
-{{- $name := printf "%s%s" (include "fingerpost.clusterName" .root) (default "" .suffix) -}}
+{{- $name := default (printf "%s%s" (include "fingerpost.clusterName" .root) (default "" .suffix)) .name -}}
 {{- $metadata := include "fingerpost.metadata" (merge (dict "name" $name "cluster" (not (hasKey . "namespace"))) .) -}}
+{{- $bound := include "fingerpost.metadata" (merge (dict "name" (default $name .binding) "cluster" (not (hasKey . "namespace"))) .) -}}
 ---
 apiVersion: rbac.authorization.k8s.io/v1
 kind: {{ $kind }}Binding
-metadata: {{- $metadata | nindent 2 }}
+metadata: {{- $bound | nindent 2 }}
 roleRef: {apiGroup: rbac.authorization.k8s.io, kind: {{ $kind }}, name: {{ $name | toYaml }}}
 subjects:
 - {kind: ServiceAccount, name: {{ default (include "fingerpost.serviceAccount" .root) .account | toYaml }}, namespace: {{ .root.Release.Namespace | toYaml }}}
@@ -157,11 +176,16 @@ metadata: {{- $metadata | nindent 2 }}
 {{- end -}}
 
 {{- define "fingerpost.validator" -}}
-{{- include "fingerpost.fullname" . }}-sp-validator
+{{- if .Values.controlPlane.enabled }}linkerd{{ else }}{{ include "fingerpost.fullname" . }}{{ end }}-sp-validator
 {{- end -}}
 
 {{- define "fingerpost.validatorSecret" -}}
-{{- default (printf "%s-tls" (include "fingerpost.validator" .)) .Values.spValidator.tls.secretName -}}
+{{- default (printf "%s%s" (include "fingerpost.validator" .) (include "fingerpost.tlsSuffix" .)) .Values.spValidator.tls.secretName -}}
+{{- end -}}
+
+{{/* What the Secret of a webhook's certificate has after the name of its Service. */}}
+{{- define "fingerpost.tlsSuffix" -}}
+{{- ternary "-k8s-tls" "-tls" .Values.controlPlane.enabled -}}
 {{- end -}}
 
 {{/* The headless Service of the Policy API. */}}
@@ -175,12 +199,15 @@ metadata: {{- $metadata | nindent 2 }}
 {{- end -}}
 
 {{- define "fingerpost.policyWebhookSecret" -}}
-{{- default (printf "%s-policy-validator-tls" (include "fingerpost.fullname" .)) .Values.policy.webhook.tls.secretName -}}
+{{- $name := ternary "linkerd" (include "fingerpost.fullname" .) .Values.controlPlane.enabled -}}
+{{- default (printf "%s-policy-validator%s" $name (include "fingerpost.tlsSuffix" .)) .Values.policy.webhook.tls.secretName -}}
 {{- end -}}
 
 {{/* What Services select Pods of the server by. */}}
 {{- define "fingerpost.serviceSelector" -}}
-{{- with .Values.service.selector }}{{ toYaml . }}{{ else }}{{ include "fingerpost.selector" (list . "destination") }}{{ end -}}
+{{- if .Values.controlPlane.enabled }}{{ include "fingerpost.partSelector" (list . "destination") }}
+{{- else }}{{ with .Values.service.selector }}{{ toYaml . }}{{ else }}{{ include "fingerpost.selector" (list . "destination") }}{{ end }}
+{{- end -}}
 {{- end -}}
 
 {{/* Annotations of what has a name of Linkerd's, and may outlive the release. */}}
@@ -271,12 +298,7 @@ topologySpreadConstraints: {{- toYaml . | nindent 0 }}
 {{/* What the schema cannot refuse with one clear sentence, and the API server or the process would refuse later. */}}
 {{- define "fingerpost.validate" -}}
 {{- $v := .Values -}}
-{{- range $theirs, $ours := .Files.Get "files/linkerd-values.yaml" | fromYaml }}
-{{- $top := splitList "." $theirs | first }}
-{{- if and (hasKey $v $top) (ne $top (splitList "." $ours | first)) }}
-{{- fail (printf "the value %s is called %s in this chart" $theirs $ours) }}
-{{- end }}
-{{- end }}
+{{- include "fingerpost.translate" . }}
 {{- if and $v.autoscaling.enabled (gt (int $v.autoscaling.minReplicas) (int $v.autoscaling.maxReplicas)) }}
 {{- fail "autoscaling.minReplicas is greater than autoscaling.maxReplicas" }}
 {{- end }}
@@ -287,6 +309,9 @@ topologySpreadConstraints: {{- toYaml . | nindent 0 }}
 {{- fail "resourceQuota.enabled is for Pods of priorityClassName, which is empty" }}
 {{- end }}
 {{- include "fingerpost.validatePolicy" . }}
+{{- if $v.controlPlane.enabled }}
+{{- include "fingerpost.validateControlPlane" . }}
+{{- end }}
 {{- include "fingerpost.validateFlags" . }}
 {{- $flags := .Files.Lines "files/flags.txt" }}
 {{- range $v.extraArgs }}
@@ -299,6 +324,35 @@ topologySpreadConstraints: {{- toYaml . | nindent 0 }}
 {{- if and $namespace (ne $namespace $.Release.Namespace) (not (lookup "v1" "Namespace" "" $namespace)) }}
 {{- fail (printf "there is no namespace %s: create it, or set %s to one that exists, such as %s" $namespace $value $.Release.Namespace) }}
 {{- end }}
+{{- end }}
+{{- end }}
+{{- end -}}
+
+{{/* Refuses a value of another chart, by the longest name of it that is known, with its name here. */}}
+{{- define "fingerpost.translate" -}}
+{{- $names := .Files.Get "files/linkerd-values.yaml" | fromYaml }}
+{{- $found := "" }}
+{{- range $theirs, $_ := $names }}
+{{- $at := $.Values }}
+{{- range splitList "." $theirs }}
+{{- $at = ternary $at (dict) (kindIs "map" $at) }}
+{{- $at = ternary (get $at .) (dict) (hasKey $at .) }}
+{{- end }}
+{{- $isThere := not (and (kindIs "map" $at) (empty $at)) }}
+{{- if and $isThere (or (not $found) (hasPrefix (printf "%s." $found) $theirs)) }}
+{{- $found = $theirs }}
+{{- end }}
+{{- end }}
+{{- if hasPrefix "nothing" (get $names $found) }}
+{{- fail (printf "the value %s means %s" $found (get $names $found)) }}
+{{- end }}
+{{- if $found }}
+{{- fail (printf "the value %s is called %s in this chart" $found (get $names $found)) }}
+{{- end }}
+{{- range $theirs, $_ := $names }}
+{{- $top := splitList "." $theirs | first }}
+{{- if and (hasKey $.Values $top) (not (hasKey (($.Files.Get "files/defaults.yaml") | fromYaml).values $top)) }}
+{{- fail (printf "what the value %s has is not known in this chart: docs/drop-in.md has all that have a name here" $top) }}
 {{- end }}
 {{- end }}
 {{- end -}}
@@ -380,6 +434,10 @@ topologySpreadConstraints: {{- toYaml . | nindent 0 }}
 {{- end }}
 {{- end }}
 {{- $taken := dict "9998" "the debug server" }}
+{{- if $v.controlPlane.enabled }}
+{{- $_ := set $taken "8443" "webhooks of the control plane" }}
+{{- $_ := set $taken "8080" "the authority of the mesh" }}
+{{- end }}
 {{- $unused := dict "peer" (not (include "fingerpost.peers" .)) "policy" (not $v.policy.enabled) "webhook" (not $v.policy.webhook.enabled) -}}
 {{- range $name := list "grpc" "admin" "peer" "policy" "webhook" }}
 {{- $port := get $v.ports $name | toString }}
