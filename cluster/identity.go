@@ -41,10 +41,14 @@ type Identity struct {
 
 	// Anchors are those that its proxies trust, as ParseAnchors returns them.
 	Anchors []linkerd.Anchor `json:"trustAnchors,omitempty"`
+
+	// Issuer is that of its mesh, as the values of its installation have it.
+	Issuer linkerd.Issuer `json:"issuer,omitzero"`
 }
 
 func (i Identity) equal(o Identity) bool {
-	return i.UID == o.UID && i.TrustDomain == o.TrustDomain && slices.Equal(i.Anchors, o.Anchors)
+	return i.UID == o.UID && i.TrustDomain == o.TrustDomain && slices.Equal(i.Anchors, o.Anchors) &&
+		i.Issuer.Equal(o.Issuer)
 }
 
 // readIdentity reads the identity of the cluster, and publishes what is known of it. What was read before stays while
@@ -100,28 +104,33 @@ func (r *selfReader) requestMesh(ctx context.Context) error {
 		r.identity.TrustDomain = bounded(config.TrustDomain)
 	}
 	if err != nil {
-		r.identity.Anchors = nil
+		r.identity.Anchors, r.identity.Issuer = nil, linkerd.Issuer{}
 		return describeGet(err, "configmaps", linkerd.ConfigName)
 	}
-	return r.requestAnchors(ctx, config.Anchors)
+	return r.requestAnchors(ctx, config)
 }
 
-// requestAnchors reads the trust anchors of the mesh, unless its configuration has them. Those that cannot be
-// understood are not known.
-func (r *selfReader) requestAnchors(ctx context.Context, bundle string) error {
+// requestAnchors reads the trust anchors of the mesh, unless its configuration has them. What cannot be understood is
+// not known.
+func (r *selfReader) requestAnchors(ctx context.Context, config linkerd.Config) error {
+	bundle := config.Anchors
 	if bundle == "" {
 		var err error
 		bundle, err = r.readConfigMap(ctx, linkerd.AnchorsName, linkerd.AnchorsKey)
 		if err != nil {
 			if isResult(err) {
-				r.identity.Anchors = nil
+				r.identity.Anchors, r.identity.Issuer = nil, linkerd.Issuer{}
 			}
 			return describeGet(err, "configmaps", linkerd.AnchorsName)
 		}
 	}
 
 	var err error
-	r.identity.Anchors, err = linkerd.ParseAnchors(bundle)
+	r.identity.Issuer = linkerd.Issuer{}
+	if r.identity.Anchors, err = linkerd.ParseAnchors(bundle); err != nil || config.Issuer == "" {
+		return err
+	}
+	r.identity.Issuer, err = linkerd.ParseIssuer(config.Issuer, bundle)
 	return err
 }
 
@@ -170,25 +179,50 @@ func compareIdentities(statuses map[string]Status) {
 	compareAnchors(statuses)
 }
 
-// compareAnchors sets in each Status the trust anchors of the local cluster if none of them is one of its own. Two
-// sets that overlap are those of a rotation. A cluster whose anchors are not known differs from none.
+// compareAnchors sets in each Status the trust anchors of the local cluster if none of them is one of its own, and
+// otherwise whose issuer is not trusted by the other one. Two sets that overlap are those of a rotation, or of meshes
+// that each have the anchors of both. A cluster whose anchors are not known differs from none.
 func compareAnchors(statuses map[string]Status) {
-	var ours []linkerd.Anchor
+	var ours Identity
 	for _, s := range statuses {
 		if s.Local {
-			ours = s.Identity.Anchors
+			ours = s.Identity
 		}
 	}
 
-	for name, s := range statuses {
-		theirs := s.Identity.Anchors
-		isShared := func(a linkerd.Anchor) bool { return slices.Contains(theirs, a) }
-		s.OtherAnchors = ""
-		if len(ours) > 0 && len(theirs) > 0 && !slices.ContainsFunc(ours, isShared) {
-			s.OtherAnchors = anchorsText(ours)
+	for name, status := range statuses {
+		theirs := status.Identity
+		isShared := func(a linkerd.Anchor) bool { return slices.Contains(theirs.Anchors, a) }
+		status.OtherAnchors, status.Untrusted = "", ""
+
+		switch {
+		case len(ours.Anchors) == 0 || len(theirs.Anchors) == 0:
+		case !slices.ContainsFunc(ours.Anchors, isShared):
+			status.OtherAnchors = anchorsText(ours.Anchors)
+		default:
+			status.Untrusted = untrustedText(ours, theirs)
 		}
-		statuses[name] = s
+		statuses[name] = status
 	}
+}
+
+// untrustedText describes for people which of two issuers proxies of the other cluster do not trust; empty for none.
+// One that leads to no anchor of its own mesh is not the one in use: nothing follows from it.
+func untrustedText(ours, theirs Identity) string {
+	trusts := func(anchors []linkerd.Anchor, issuer linkerd.Issuer) bool {
+		return len(issuer.Under) == 0 || slices.ContainsFunc(anchors, func(a linkerd.Anchor) bool {
+			return slices.Contains(issuer.Under, a.Fingerprint)
+		})
+	}
+
+	var texts []string
+	if !trusts(theirs.Anchors, ours.Issuer) {
+		texts = append(texts, "proxies there do not trust the issuer here, "+ours.Issuer.String())
+	}
+	if !trusts(ours.Anchors, theirs.Issuer) {
+		texts = append(texts, "proxies here do not trust its issuer, "+theirs.Issuer.String())
+	}
+	return strings.Join(texts, "; ")
 }
 
 // anchorsText describes trust anchors for people.

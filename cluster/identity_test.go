@@ -8,12 +8,14 @@ import (
 	"math/big"
 	"net/http"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/fingerpost/fingerpost/cluster"
 	"github.com/fingerpost/fingerpost/cluster/problem"
 	"github.com/fingerpost/fingerpost/federation"
+	"github.com/fingerpost/fingerpost/identity/identitytest"
 )
 
 const kubeSystem = `{apiVersion: v1, kind: Namespace, metadata: {name: kube-system}}`
@@ -23,7 +25,8 @@ func (w *world) reasons(name string) (all string) {
 	statuses, _ := w.registry.Statuses()
 	s := statuses[name]
 	mismatches := problem.Of(s.Problems(nil, time.Now()),
-		problem.SameCluster, problem.OtherDomain, problem.OtherAnchors, problem.AnchorsExpire, problem.ClockSkew)
+		problem.SameCluster, problem.OtherDomain, problem.OtherAnchors, problem.AnchorsExpire,
+		problem.IssuerExpires, problem.ClockSkew)
 	for _, p := range mismatches {
 		all += p.Reason + " "
 	}
@@ -189,6 +192,70 @@ func TestTrustAnchors(t *testing.T) {
 				w.network.Server("local").Forbid("configmaps", true)
 				w.wait(6 * time.Minute)
 				w.wantsReasons("east", "")
+			})
+		})
+	}
+}
+
+// Of two meshes that share an anchor each one's issuer must lead to an anchor of the other one. One that leads to none
+// of its own mesh is not in use, and one of others is not known.
+func TestIssuersOfClusters(t *testing.T) {
+	key := identitytest.P256(t)
+	lasts := []identitytest.Change{
+		identitytest.Begins(time.Unix(0, 0)), identitytest.Ends(time.Date(2090, 1, 1, 0, 0, 0, 0, time.UTC)),
+	}
+	a := identitytest.NewCA(t, "a", key, nil, lasts...)
+	b := identitytest.NewCA(t, "b", identitytest.P256(t), nil, lasts...)
+	under := func(ca *identitytest.CA) string {
+		return string(identitytest.NewCA(t, "issuer", identitytest.P256(t), ca, lasts...).PEM())
+	}
+	values := func(issuer string, anchors ...*identitytest.CA) string {
+		bundle := ""
+		for _, ca := range anchors {
+			bundle += string(ca.PEM())
+		}
+		return fmt.Sprintf("identityTrustAnchorsPEM: %q\nidentity: {issuer: {tls: {crtPEM: %q}}}", bundle, issuer)
+	}
+	above := identitytest.NewCA(t, "above", identitytest.P256(t), b, lasts...)
+
+	for name, c := range map[string]struct {
+		ours, theirs string
+		want         string
+	}{
+		"one anchor":          {values(under(a), a), values(under(a), a), ""},
+		"the anchors of both": {values(under(a), a, b), values(under(b), a, b), ""},
+		"theirs is not trusted": {
+			values(under(a), a), values(under(b), a, b), "proxies here do not trust its issuer, CN=issuer",
+		},
+		"ours is not trusted": {
+			values(under(b), a, b), values(under(a), a), "proxies there do not trust the issuer here, CN=issuer",
+		},
+		"neither is": {
+			values(under(b), a, b), values(under(above)+string(above.PEM()), a, above),
+			"proxies there do not trust the issuer here, CN=issuer",
+		},
+		"theirs is not in use": {values(under(a), a), values(under(b), a), ""},
+		"theirs is not known":  {values(under(a), a), values("", a, b), ""},
+		"theirs is malformed":  {values(under(a), a), values("x", a, b), ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inWorld(t, func(w *world) {
+				for name, values := range map[string]string{"local": c.ours, "east": c.theirs} {
+					w.network.Server(name).ApplyYAML(configMap("linkerd-config", "values", values))
+					spec := cluster.Spec{Name: name, Local: name == "local"}
+					spec.Access = []cluster.Access{w.access(name, w.network.Server(name).Token())}
+					w.apply(spec)
+				}
+				w.wait(6 * time.Minute)
+				want := ""
+				if c.want != "" {
+					want = "OtherTrustAnchors "
+				}
+				w.wantsReasons("east", want)
+				w.wantsReasons("local", "")
+				if got := w.status().Untrusted; !strings.HasPrefix(got, c.want) || (got == "") != (c.want == "") {
+					t.Errorf("%q, want %q", got, c.want)
+				}
 			})
 		})
 	}

@@ -206,7 +206,11 @@ func (s *statusProblems) addMismatches() {
 		s.add(problem.OtherAnchors, problem.Urgent, fmt.Sprintf("proxies there trust %s, and those here %s, so that "+
 			"mTLS fails", anchorsText(s.Identity.Anchors), s.OtherAnchors)).Repeats = otherDomain
 	}
+	if s.Untrusted != "" {
+		s.add(problem.OtherAnchors, problem.Urgent, s.Untrusted+", so that mTLS fails").Repeats = otherDomain
+	}
 	s.addAnchorsExpire()
+	s.addIssuerExpires()
 
 	if s.Overlap != "" {
 		p := s.add(problem.Overlapping, problem.Urgent, "Pods of both clusters have the same address: "+s.Overlap)
@@ -253,6 +257,29 @@ func (s *statusProblems) addAnchorsExpire() {
 	}
 }
 
+// addIssuerExpires adds that the issuer of a linked cluster ends soon, or has ended. That of the local one is reported
+// by what signs with it. One that leads to no anchor of its mesh is not in use.
+func (s *statusProblems) addIssuerExpires() {
+	issuer := s.Identity.Issuer
+	if s.Local || len(issuer.Under) == 0 {
+		return
+	}
+
+	switch left := issuer.NotAfter.Sub(s.now); {
+	case left <= 0:
+		s.add(problem.IssuerExpires, problem.Urgent, "its issuer of identities has expired, so that no proxy there "+
+			"gets a certificate: "+issuer.String()).Since = issuer.NotAfter
+	case left <= issuerSoon(issuer):
+		s.add(problem.IssuerExpires, problem.Warning, "its issuer of identities expires soon: "+issuer.String())
+	}
+}
+
+// issuerSoon is how long before its end an issuer should be replaced: 30 days, or a third of a life below 90 days, as
+// programs have it that renew issuers.
+func issuerSoon(issuer linkerd.Issuer) time.Duration {
+	return min(minAnchorValidity, issuer.NotAfter.Sub(issuer.NotBefore)/3)
+}
+
 // Deadlines returns the times at which Problems that conditions show begin, although the Status stays as it is.
 func (s Status) Deadlines() (all []time.Time) {
 	if !s.Expires.IsZero() {
@@ -260,6 +287,9 @@ func (s Status) Deadlines() (all []time.Time) {
 	}
 	for _, anchor := range s.Identity.Anchors {
 		all = append(all, anchor.NotAfter.Add(-minAnchorValidity), anchor.NotAfter)
+	}
+	if issuer := s.Identity.Issuer; len(issuer.Under) > 0 {
+		all = append(all, issuer.NotAfter.Add(-issuerSoon(issuer)), issuer.NotAfter)
 	}
 	return all
 }

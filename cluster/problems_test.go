@@ -39,6 +39,15 @@ func TestProblems(t *testing.T) {
 	ends := func(left ...time.Duration) change {
 		return func(c *cluster.Status) { c.Identity.Anchors = anchors(left...) }
 	}
+	const day = 24 * time.Hour
+	issuer := func(left, life time.Duration, under ...string) change {
+		return func(c *cluster.Status) {
+			end := noon.Add(left)
+			c.Identity.Issuer = linkerd.Issuer{
+				Anchor: linkerd.Anchor{Fingerprint: "i", NotAfter: end}, NotBefore: end.Add(-life), Under: under,
+			}
+		}
+	}
 	const externals = "externalworkloads.workload.linkerd.io"
 	both := func(changes ...change) change {
 		return func(c *cluster.Status) {
@@ -161,6 +170,18 @@ func TestProblems(t *testing.T) {
 				c.TrustDomain, c.Identity.TrustDomain = "a", "b"
 			},
 			want: "!OtherTrustDomain (!OtherTrustAnchors",
+		},
+		"an issuer that the other one does not trust": {
+			change: func(c *cluster.Status) { c.Untrusted = "proxies there" }, want: "!OtherTrustAnchors",
+		},
+		"an issuer that lasts":           {change: issuer(31*day, year, "a")},
+		"an issuer that ends":            {change: issuer(5*day, year, "a"), want: "IssuerExpires"},
+		"an issuer that has ended":       {change: issuer(0, year, "a"), want: "!IssuerExpires"},
+		"an issuer that is not in use":   {change: issuer(0, year)},
+		"an issuer of a week that lasts": {change: issuer(3*day, 7*day, "a")},
+		"an issuer of a week that ends":  {change: issuer(2*day, 7*day, "a"), want: "IssuerExpires"},
+		"an issuer here, which others watch": {
+			change: both(issuer(0, year, "a"), func(c *cluster.Status) { c.Local = true }),
 		},
 		"anchors that last": {change: ends(year, time.Hour)},
 		"anchors that last, and one of before": {

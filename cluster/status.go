@@ -65,6 +65,10 @@ type Reports struct {
 	// OtherAnchors describes the trust anchors of the local cluster, if they are known and it has none of them.
 	OtherAnchors string `json:"otherTrustAnchors,omitempty"`
 
+	// Untrusted describes issuers, of it or of the local cluster, which the other one does not trust although they
+	// share an anchor; empty for none.
+	Untrusted string `json:"untrustedIssuers,omitempty"`
+
 	// Overlap is an address that Pods of it and of the local cluster have, if they should have none; empty for none.
 	Overlap string `json:"overlap,omitempty"`
 
@@ -196,7 +200,7 @@ func (s Status) SameButTimes(other Status) bool {
 
 func (r Reports) same(o Reports) bool {
 	return r.Identity.equal(o.Identity) && r.SameAs == o.SameAs && r.OtherAnchors == o.OtherAnchors &&
-		r.Overlap == o.Overlap && r.Outside == o.Outside && r.Writing.equal(o.Writing) &&
+		r.Untrusted == o.Untrusted && r.Overlap == o.Overlap && r.Outside == o.Outside && r.Writing.equal(o.Writing) &&
 		r.LeftOut == o.LeftOut && r.LeftTo == o.LeftTo && r.Traffic.equal(o.Traffic) && r.wanted == o.wanted
 }
 

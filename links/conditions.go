@@ -77,6 +77,7 @@ var conditionInfos = []ConditionInfo{
 		Consistent, "the cluster is as the Link describes it", "from the first time on that it was not",
 		[]problem.Class{
 			problem.SameCluster, problem.OtherDomain, problem.OtherAnchors, problem.AnchorsExpire,
+			problem.IssuerExpires,
 			problem.Overlapping, problem.ClockSkew,
 		},
 	},

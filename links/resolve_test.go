@@ -361,6 +361,8 @@ func TestConsistent(t *testing.T) {
 	trust.Identity = cluster.Identity{TrustDomain: "b"}
 	ending := cluster.Status{}
 	ending.Identity.Anchors = []linkerd.Anchor{{NotAfter: time.Time{}.Add(time.Hour)}}
+	issuerEnding := cluster.Status{}
+	issuerEnding.Identity.Issuer = linkerd.Issuer{Under: []string{"a"}, Anchor: linkerd.Anchor{NotAfter: time.Time{}}}
 	for _, c := range []struct {
 		link   *Link
 		status cluster.Status
@@ -374,6 +376,8 @@ func TestConsistent(t *testing.T) {
 		}, "Consistent=False/SameCluster"},
 		{l, cluster.Status{Reports: cluster.Reports{OtherAnchors: "ours"}}, "Consistent=False/OtherTrustAnchors"},
 		{l, ending, "Consistent=False/TrustAnchorsExpire"},
+		{l, cluster.Status{Reports: cluster.Reports{Untrusted: "theirs"}}, "Consistent=False/OtherTrustAnchors"},
+		{l, issuerEnding, "Consistent=False/IssuerExpires"},
 		{before, cluster.Status{}, "Consistent=True/Consistent"},
 	} {
 		c.status.State = federation.Live

@@ -5,8 +5,6 @@ import (
 	"crypto/sha256"
 	"crypto/x509"
 	"encoding/hex"
-	"encoding/pem"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -45,29 +43,13 @@ func (a Anchor) String() string {
 // ParseAnchors returns the certificates of a PEM bundle, sorted by fingerprint, each once. It has all of them or an
 // error: of a bundle that is not understood completely it is not known what proxies trust.
 func ParseAnchors(bundle string) ([]Anchor, error) {
-	if len(bundle) > maxAnchorsPEM {
-		return nil, fmt.Errorf("the trust anchors have %d bytes, more than %d", len(bundle), maxAnchorsPEM)
+	certificates, err := parseCertificates(bundle)
+	if err != nil {
+		return nil, err
 	}
-
 	var anchors []Anchor
-	for block, rest := pem.Decode([]byte(bundle)); block != nil; block, rest = pem.Decode(rest) {
-		if block.Type != "CERTIFICATE" {
-			continue
-		}
-
-		if len(anchors) == maxAnchors {
-			return nil, fmt.Errorf("there are more than %d trust anchors", maxAnchors)
-		}
-
-		certificate, err := x509.ParseCertificate(block.Bytes)
-		if err != nil {
-			return nil, fmt.Errorf("trust anchor %d: %w", len(anchors)+1, err)
-		}
+	for _, certificate := range certificates {
 		anchors = append(anchors, newAnchor(certificate))
-	}
-
-	if len(anchors) == 0 {
-		return nil, errors.New("there is no certificate among the trust anchors")
 	}
 
 	slices.SortFunc(anchors, func(a, b Anchor) int { return strings.Compare(a.Fingerprint, b.Fingerprint) })

@@ -11,16 +11,26 @@ func TestParseConfig(t *testing.T) {
 		values string
 		want   Config
 	}{
-		"nothing":          {"", Config{"cluster.local", "cluster.local", ""}},
-		"a cluster domain": {"clusterDomain: a.example", Config{"a.example", "a.example", ""}},
-		"a trust domain":   {"identityTrustDomain: a.example", Config{"a.example", "cluster.local", ""}},
-		"anchors":          {"identityTrustAnchorsPEM: pem", Config{"cluster.local", "cluster.local", "pem"}},
+		"nothing":          {"", Config{"cluster.local", "cluster.local", "", ""}},
+		"a cluster domain": {"clusterDomain: a.example", Config{"a.example", "a.example", "", ""}},
+		"a trust domain":   {"identityTrustDomain: a.example", Config{"a.example", "cluster.local", "", ""}},
+		"anchors":          {"identityTrustAnchorsPEM: pem", Config{"cluster.local", "cluster.local", "pem", ""}},
 		"anchors, of others": {
 			"{identityTrustAnchorsPEM: pem, identity: {externalCA: true}}",
-			Config{"cluster.local", "cluster.local", ""},
+			Config{"cluster.local", "cluster.local", "", ""},
+		},
+		"an issuer": {
+			"identity: {issuer: {tls: {crtPEM: pem}}}", Config{"cluster.local", "cluster.local", "", "pem"},
+		},
+		"an issuer, of others": {
+			"identity: {issuer: {scheme: kubernetes.io/tls, tls: {crtPEM: pem}}}",
+			Config{"cluster.local", "cluster.local", "", ""},
+		},
+		"an issuer of another shape": {
+			"identity: {issuer: {tls: pem}}", Config{"cluster.local", "cluster.local", "", ""},
 		},
 		"no identity": {
-			"{identityTrustAnchorsPEM: pem, identity: null}", Config{"cluster.local", "cluster.local", "pem"},
+			"{identityTrustAnchorsPEM: pem, identity: null}", Config{"cluster.local", "cluster.local", "pem", ""},
 		},
 	} {
 		if got, err := ParseConfig(c.values); err != nil || got != c.want {

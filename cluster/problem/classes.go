@@ -22,6 +22,7 @@ const (
 	OtherDomain   Class = "OtherTrustDomain"
 	OtherAnchors  Class = "OtherTrustAnchors"   // it shares none with the local cluster
 	AnchorsExpire Class = "TrustAnchorsExpire"  // soon, or they have
+	IssuerExpires Class = "IssuerExpires"       // soon, or it has
 	Overlapping   Class = "OverlappingNetworks" // Pods of it have addresses of the local cluster's
 	ClockSkew     Class = "ClockSkew"
 

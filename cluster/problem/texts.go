@@ -128,9 +128,10 @@ var classes = []classInfo{
 		class: OtherAnchors, group: ofIdentity, title: "{name} trusts other anchors than this cluster",
 		remedy:  "give both clusters a bundle that has the trust anchors of both",
 		command: clustersCommand,
-		means: "No trust anchor of its mesh is one of the local cluster's. The message has the subjects, the first " +
-			"8 digits of the SHA-256 fingerprints, and the ends.",
-		affects: "mTLS fails in both directions.",
+		means: "No trust anchor of its mesh is one of the local cluster's, or one of the two issuers is under an " +
+			"anchor that the other cluster does not trust. The message has the subjects, the first 8 digits of the " +
+			"SHA-256 fingerprints, and the ends.",
+		affects: "mTLS fails: in both directions without an anchor in common, otherwise with leaves of that issuer.",
 		advice:  "Then restart what is meshed.",
 		more:    anchors,
 	},
@@ -143,6 +144,19 @@ var classes = []classInfo{
 		affects: "Once all have expired mTLS fails.",
 		advice:  "One that has expired beside others: remove it, if no issuer is signed by it any more.",
 		more:    anchors,
+	},
+	{
+		class: IssuerExpires, group: ofIdentity, title: "The issuer of {name} expires",
+		remedy:  "make another one under the same anchor: fingerpost certs issuer",
+		command: clustersCommand,
+		means: "The certificate that its mesh signs identities with has expired, which is urgent, or does so within " +
+			"30 days, or a third of its life. It is read from the values of the mesh (ConfigMap `linkerd-config`). " +
+			"The issuer of a Secret that others write, as cert-manager, is not known.",
+		affects: "Once it has expired, proxies there that start get no certificate, and running ones lose theirs " +
+			"within a day.",
+		advice: "If the issuer was replaced beside Linkerd's chart, put it into the values as well: the next upgrade " +
+			"of the chart brings back the one that is in them.",
+		more: anchors,
 	},
 	{
 		class: Overlapping, group: ofIdentity, title: "Pod networks of {name} and this cluster overlap",

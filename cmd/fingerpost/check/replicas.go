@@ -298,6 +298,45 @@ func (k *knownReplicas) ofCluster(name string, about subject) func(context.Conte
 	}
 }
 
+// identityOf reports what replicas find of the identity of a cluster. That they cannot know whether it shares a trust
+// anchor with the local one is no fault: its credentials need not read that.
+func (k *knownReplicas) identityOf(name string) func(context.Context) error {
+	found := k.ofCluster(name, hasIdentity)
+	return func(ctx context.Context) error {
+		if err := found(ctx); err != nil {
+			return err
+		}
+
+		for _, page := range k.pages {
+			ours, theirs := anchorsIn(page.Page, name)
+			switch {
+			case theirs == nil || (len(ours) == 0) == (len(*theirs) == 0):
+			case len(ours) == 0:
+				return detail("unknown whether it shares a trust anchor with this cluster, whose own cannot be read" +
+					k.suffix(page.Replica))
+			default:
+				return detail("unknown whether it shares a trust anchor with this cluster: ConfigMap " +
+					linkerd.AnchorsName + " cannot be read there" + k.suffix(page.Replica))
+			}
+		}
+		return nil
+	}
+}
+
+// anchorsIn returns the trust anchors of the local cluster, and of another one; nil if that is the local one, or is not
+// known to the replica.
+func anchorsIn(page debug.ClustersPage, name string) (ours []linkerd.Anchor, theirs *[]linkerd.Anchor) {
+	for _, c := range page.Clusters {
+		switch {
+		case c.Local:
+			ours = c.Identity.Anchors
+		case c.Name == name:
+			theirs = &c.Identity.Anchors
+		}
+	}
+	return ours, theirs
+}
+
 // clusterChecks check what replicas report of each cluster.
 func (k *knownReplicas) clusterChecks() (checks []check) {
 	for _, name := range k.names() {
@@ -306,7 +345,7 @@ func (k *knownReplicas) clusterChecks() (checks []check) {
 			credentialsWork.retried("the newest credentials of "+name+" work", k.ofCluster(name, credentialsWork)),
 			kindsReadable.retried("all required resources in "+name+" are readable", k.ofCluster(name, kindsReadable)),
 			requestsServed.retried(name+" does what it is asked for", k.ofCluster(name, requestsServed)),
-			hasIdentity.decided(name+" has the expected identity", k.ofCluster(name, hasIdentity)))
+			hasIdentity.decided(name+" has the expected identity", k.identityOf(name)))
 	}
 	return append(checks, k.policyChecks()...)
 }

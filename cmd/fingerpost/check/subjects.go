@@ -106,6 +106,7 @@ var subjectInfos = []subjectInfo{
 		"UID, trust domain, trust anchors, Pod network and clock are as expected, where replicas may read them",
 		[]problem.Class{
 			problem.SameCluster, problem.OtherDomain, problem.OtherAnchors, problem.AnchorsExpire,
+			problem.IssuerExpires,
 			problem.Overlapping, problem.ClockSkew,
 		},
 	},
