@@ -695,8 +695,30 @@ func rulesText(rules []admissionv1.RuleWithOperations) string {
 	return strings.Join(all, "; ")
 }
 
-// unbuilt are flags of identity that a control plane is started with, before the server has them.
-var unbuilt = []string{
-	"identity-addr", "identity-clock-skew-allowance", "identity-from", "identity-issuance-lifetime",
-	"identity-require-audience", "identity-scheme", "identity-tls", "identity-token-file", "identity-trust-anchors",
+// Each process of a control plane starts with what its container is given.
+func TestMeshStarts(t *testing.T) {
+	binary := buildServer(t)
+	all := layouts()
+	all["one, others' certificates"] = mesh(everythingOfMesh)
+	all["own certificate"] = mesh(givenMesh + "\ntls: {secretName: own}\n")
+	for _, part := range []string{"identity", "injector", "policy"} {
+		all["without "+part] = mesh("{controlPlane: {enabled: true, " + part + ": {enabled: false}}}")
+	}
+	started := 0
+	for layout, r := range all {
+		for key, text := range objectsOf(t, r) {
+			if !strings.HasPrefix(key, "Deployment ") {
+				continue
+			}
+			started++
+			d := deployment(t, text)
+			p := processOf(binary, &d)
+			if reason := p.refusal(t); reason != "" {
+				t.Errorf("%s: %s does not start: %s", layout, key, reason)
+			}
+		}
+	}
+	if started < 15 {
+		t.Errorf("%d processes were started", started)
+	}
 }

@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
+	appsv1 "k8s.io/api/apps/v1"
 	sigsyaml "sigs.k8s.io/yaml"
 )
 
@@ -97,14 +98,20 @@ func process(t *testing.T, binary string, set any) (started, error) {
 	if err != nil {
 		return started{}, err
 	}
-	c := deployment(t, manifests).Spec.Template.Spec.Containers[0]
+	d := deployment(t, manifests)
+	return processOf(binary, &d), nil
+}
+
+// processOf returns what a Deployment starts.
+func processOf(binary string, d *appsv1.Deployment) started {
+	c := d.Spec.Template.Spec.Containers[0]
 	s := started{binary: binary, args: c.Args}
 	for _, e := range c.Env {
 		if e.Name == "GOMEMLIMIT" {
 			s.memLimit = e.Value
 		}
 	}
-	return s, nil
+	return s
 }
 
 func buildServer(t *testing.T) string {
