@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
@@ -59,6 +60,22 @@ func Render(
 		return nil, fmt.Errorf("render chart %s: %w\n%s", chart, err, stderr.String())
 	}
 	return Objects(manifest)
+}
+
+// Definitions returns the definitions of the kinds of an API group that the chart of the server has. It panics if there
+// is none.
+func Definitions(group string) []byte {
+	paths, err := filepath.Glob(filepath.Join(root, "charts", Server, "files", "crds", "*."+group+".yaml"))
+	var all [][]byte
+	for _, path := range paths {
+		text, readErr := os.ReadFile(path)
+		err = errors.Join(err, readErr)
+		all = append(all, text)
+	}
+	if err != nil || len(all) == 0 {
+		panic(fmt.Sprintf("the chart has %d definitions of %s: %v", len(all), group, err))
+	}
+	return bytes.Join(all, []byte("\n---\n"))
 }
 
 // Objects takes a manifest apart.

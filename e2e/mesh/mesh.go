@@ -44,11 +44,9 @@ const Linkerd = "linkerd"
 //go:embed linkerd-crds.yaml
 var LinkerdCRDs []byte
 
-// PolicyCRDs are the definitions of the kinds of policy.linkerd.io, with schemas. That of Servers takes the place of
-// the one in LinkerdCRDs.
-//
-//go:embed policy-crds.yaml
-var PolicyCRDs []byte
+// PolicyCRDs are the definitions of the kinds of policy.linkerd.io, with schemas, as the chart has them. That of
+// Servers takes the place of the one in LinkerdCRDs.
+var PolicyCRDs = charts.Definitions("policy.linkerd.io")
 
 // A Site is one cluster of the mesh as the server reaches it: over a proxy that can be cut, with an identity
 // that can be revoked.

@@ -12,16 +12,19 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/features"
 	"k8s.io/client-go/kubernetes"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
+	"github.com/fingerpost/fingerpost/e2e/charts"
 	"github.com/fingerpost/fingerpost/e2e/controlplane"
 	"github.com/fingerpost/fingerpost/e2e/fingerpost"
 	"github.com/fingerpost/fingerpost/e2e/mesh"
@@ -77,7 +80,11 @@ func run(ctx context.Context, m *testing.M) (code int, err error) {
 	if err != nil {
 		return 1, err
 	}
-	for _, manifest := range [][]byte{links.CRD, mesh.LinkerdCRDs, mesh.PolicyCRDs, gateway} {
+	kinds, err := chartDefinitions(ctx)
+	if err != nil {
+		return 1, err
+	}
+	for _, manifest := range [][]byte{links.CRD, charts.Manifest(kinds...), gateway} {
 		if err := shared.Apply(ctx, manifest); err != nil {
 			return 1, err
 		}
@@ -124,6 +131,14 @@ func newSite(ctx context.Context, c *controlplane.Cluster) (*site, error) {
 		return nil, err
 	}
 	return s, s.Apply(ctx, []byte("apiVersion: v1\nkind: Namespace\nmetadata: {name: "+mesh.Linkerd+"}\n"))
+}
+
+// chartDefinitions returns those of the kinds of Linkerd, as the chart of the server renders them.
+func chartDefinitions(ctx context.Context) ([]*unstructured.Unstructured, error) {
+	all, err := charts.Render(ctx, charts.Server, mesh.Linkerd, "{crds: {mesh: true}}")
+	return slices.DeleteFunc(all, func(o *unstructured.Unstructured) bool {
+		return o.GetKind() != "CustomResourceDefinition"
+	}), err
 }
 
 // gatewayCRDs returns the definitions of some kinds of the Gateway API, which its module has beside its packages. The
