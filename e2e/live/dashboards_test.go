@@ -230,6 +230,8 @@ func certificate(t *testing.T) string {
 // encrypted runs a server with TLS for a moment and returns its metrics.
 func (c *charted) encrypted(files string) (page string) {
 	c.t.Helper()
+	values := filepath.Join(files, "values")
+	c.do(os.WriteFile(values, []byte("linkerdVersion: edge-1\n"), 0o600))
 	c.do(c.Serve(c.t.Context(), fingerpost.Options{
 		Binary: binary, Dir: c.t.TempDir(),
 		Args: []string{
@@ -238,6 +240,8 @@ func (c *charted) encrypted(files string) (page string) {
 			"-peer-addr=", "-peers=", // they would need certificates of clients, too
 			"-policy-addr=127.0.0.1:0",
 			"-identity-addr=127.0.0.1:0", // without an issuer: there are metrics nevertheless
+			"-webhook-addr=127.0.0.1:0", "-webhook-tls-dir=" + files,
+			"-injector-values=" + values, "-injector-trust-anchors=" + filepath.Join(files, "tls.crt"),
 		},
 	}))
 	page, err := c.Server.Metrics(c.t.Context())
