@@ -382,7 +382,7 @@ type reread[T any] struct {
 func (r *reread[T]) read() (changed bool, err error) {
 	contents := make([][]byte, len(r.paths))
 	for i, path := range r.paths {
-		if contents[i], err = os.ReadFile(path); err != nil {
+		if contents[i], err = readFile(path); err != nil {
 			return false, err
 		}
 	}
@@ -397,6 +397,23 @@ func (r *reread[T]) read() (changed bool, err error) {
 	r.contents = contents
 	r.value.Store(value)
 	return true, nil
+}
+
+// maxReadAgain bounds a file that is read again and again, in bytes. Certificates and values have some kilobytes.
+const maxReadAgain = 1 << 20
+
+func readFile(path string) ([]byte, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = file.Close() }()
+
+	content, err := io.ReadAll(io.LimitReader(file, maxReadAgain+1))
+	if err == nil && len(content) > maxReadAgain {
+		err = fmt.Errorf("%s has more than %d bytes", path, maxReadAgain)
+	}
+	return content, err
 }
 
 // news is the last error of something that is tried again and again.
