@@ -444,12 +444,40 @@ func testVariables(t *testing.T) {
 	r.wantEnv(values)
 }
 
+// testOwnServices: where they have other addresses and identities, proxies have these.
+func testOwnServices(t *testing.T) {
+	t.Helper()
+	own := Services{
+		Destination: Service{"fingerpost.mesh.svc.cluster.local.:18086", "fingerpost.mesh.serviceaccount.identity.linkerd.a"},
+		Policy:      Service{Addr: "10.0.0.1:18090"}, Identity: Service{Name: "ca.mesh.serviceaccount.identity.linkerd.a"},
+	}
+	given{services: own}.mustInject(t).wantEnv(map[string]string{
+		"DESTINATION_SVC_ADDR": "fingerpost.mesh.svc.cluster.local.:18086",
+		"DESTINATION_SVC_NAME": "fingerpost.mesh.serviceaccount.identity.linkerd.a",
+		"POLICY_SVC_ADDR":      "10.0.0.1:18090",
+		"POLICY_SVC_NAME":      "linkerd-destination.linkerd.serviceaccount.identity.linkerd.cluster.local",
+		"IDENTITY_SVC_ADDR":    "linkerd-identity-headless.linkerd.svc.cluster.local.:8080",
+		"IDENTITY_SVC_NAME":    "ca.mesh.serviceaccount.identity.linkerd.a",
+	})
+	given{services: own, system: "shop", labels: "linkerd.io/control-plane-component: destination"}.mustInject(t).
+		wantEnv(map[string]string{"DESTINATION_SVC_ADDR": "localhost.:18086", "POLICY_SVC_ADDR": "localhost.:18090"})
+
+	for _, bad := range []Service{
+		{Addr: "a"}, {Addr: "a:0"}, {Addr: "a:http"}, {Addr: ":80"}, {Addr: "a b:80"}, {Addr: "a$(_pod_ip):80"}, {Name: "A b"},
+	} {
+		if err := (&Services{Policy: bad}).Validate(); err == nil {
+			t.Errorf("accepted: %q", bad)
+		}
+	}
+}
+
 func testAddresses(t *testing.T) {
 	given{}.mustInject(t).wantEnv(map[string]string{
 		"DESTINATION_SVC_ADDR": "linkerd-dst-headless.linkerd.svc.cluster.local.:8086",
 		"POLICY_SVC_ADDR":      "linkerd-policy.linkerd.svc.cluster.local.:8090",
 		"IDENTITY_SVC_ADDR":    "linkerd-identity-headless.linkerd.svc.cluster.local.:8080",
 	})
+	testOwnServices(t)
 	// The control plane's own Pods reach their own services, and have anchors of their own.
 	for component, want := range map[string]map[string]string{
 		"destination": {"DESTINATION_SVC_ADDR": "localhost.:8086", "POLICY_SVC_ADDR": "localhost.:8090"},

@@ -121,20 +121,12 @@ func (e *variables) addLog() {
 	e.proxy("LOG_FORMAT", string(p.LogFormat))
 }
 
-// service returns the address of one of the control plane; in its own Pods that is the Pod itself.
-func (i *Injector) service(e *variables, name, port string, isHere bool) string {
-	if isHere {
-		return "localhost.:" + port
-	}
-	return name + "." + i.options.Namespace + ".svc." + string(e.s.ClusterDomain) + ".:" + port
-}
-
 // addPolicy adds where the proxy asks for endpoints and for policy.
 func (i *Injector) addPolicy(e *variables, component string) {
-	isHere := component == "destination"
-	e.proxy("DESTINATION_SVC_ADDR", i.service(e, "linkerd-dst-headless", "8086", isHere))
+	isHere, services := component == "destination", &i.options.Services
+	e.proxy("DESTINATION_SVC_ADDR", i.address(e, services.Destination, "linkerd-dst-headless", "8086", isHere))
 	e.proxy("DESTINATION_PROFILE_NETWORKS", string(e.s.ClusterNetworks))
-	e.proxy("POLICY_SVC_ADDR", i.service(e, "linkerd-policy", "8090", isHere))
+	e.proxy("POLICY_SVC_ADDR", i.address(e, services.Policy, "linkerd-policy", "8090", isHere))
 	e.proxy("POLICY_WORKLOAD", `{"ns":"$(_pod_ns)", "pod":"$(_pod_name)"}`+"\n")
 	e.proxy("INBOUND_DEFAULT_POLICY", string(e.s.Proxy.DefaultInboundPolicy))
 	e.proxy("POLICY_CLUSTER_NETWORKS", string(e.s.ClusterNetworks))
@@ -271,7 +263,7 @@ func snake(name string) string {
 
 // addIdentity adds by what the proxy gets its certificate, and whom it accepts.
 func (i *Injector) addIdentity(to *variables, component string) {
-	namespace := i.options.Namespace
+	namespace, services := i.options.Namespace, &i.options.Services
 	to.field("_pod_sa", "spec.serviceAccountName")
 	to.set("_l5d_ns", namespace)
 	to.set("_l5d_trustdomain", to.s.trustDomain())
@@ -293,10 +285,10 @@ func (i *Injector) addIdentity(to *variables, component string) {
 		token = tokenDir + "/" + tokenName
 	}
 	to.proxy("IDENTITY_TOKEN_FILE", token)
-	to.proxy("IDENTITY_SVC_ADDR", i.service(to, "linkerd-identity-headless", "8080", component == "identity"))
+	to.proxy("IDENTITY_SVC_ADDR",
+		i.address(to, services.Identity, "linkerd-identity-headless", "8080", component == "identity"))
 	to.proxy("IDENTITY_LOCAL_NAME", to.identity("$(_pod_sa)", "$(_pod_ns)", namespace))
-	to.proxy("IDENTITY_SVC_NAME", to.identity("linkerd-identity", namespace, namespace))
-	destination := to.identity("linkerd-destination", namespace, namespace)
-	to.proxy("DESTINATION_SVC_NAME", destination)
-	to.proxy("POLICY_SVC_NAME", destination)
+	to.proxy("IDENTITY_SVC_NAME", i.name(to, services.Identity, "linkerd-identity"))
+	to.proxy("DESTINATION_SVC_NAME", i.name(to, services.Destination, "linkerd-destination"))
+	to.proxy("POLICY_SVC_NAME", i.name(to, services.Policy, "linkerd-destination"))
 }

@@ -63,6 +63,7 @@ type given struct {
 	spec        string // YAML; empty for one container app with port 8080
 	owner       Owner
 	system      string // namespace of the control plane; empty for linkerd
+	services    Services
 }
 
 const plainSpec = "containers: [{name: app, image: app:1, ports: [{containerPort: 8080, name: http}]}]"
@@ -98,7 +99,7 @@ func (g given) injector(tb rapid.TB) *Injector {
 	if namespace == "" {
 		namespace = "linkerd"
 	}
-	i, err := New(values, Options{Namespace: namespace, Anchors: anchors, CreatedBy: "fingerpost/proxy-injector v1"})
+	i, err := New(values, Options{Namespace: namespace, Anchors: anchors, CreatedBy: "fingerpost/proxy-injector v1", Services: g.services})
 	if err != nil {
 		tb.Fatal(err)
 	}

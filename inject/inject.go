@@ -82,6 +82,7 @@ type Options struct {
 	Namespace string // of the control plane
 	Anchors   string // trust anchors of the mesh (PEM), by which proxies know each other
 	CreatedBy string // for people: the program, with its version
+	Services  Services
 }
 
 // An Injector adds proxies to Pods, for as long as the Values stay as they are.
@@ -101,6 +102,9 @@ func New(values *Values, options Options) (*Injector, error) {
 	}
 	if options.Namespace == "" {
 		return nil, errors.New("the namespace of the control plane is not known")
+	}
+	if err := options.Services.Validate(); err != nil {
+		return nil, err
 	}
 
 	sum := sha256.Sum256([]byte(options.Anchors))

@@ -286,6 +286,7 @@ func (o *serveOptions) addWebhookFlags(fs *flag.FlagSet) {
 			"at -webhook-addr then add proxies to Pods; empty for no injection; read again when it changes")
 	fs.StringVar(&o.Webhooks.Inject.Anchors, "injector-trust-anchors", anchorsFile,
 		"file of the trust anchors of the mesh (PEM), for -injector-values; read again when it changes")
+	addServiceFlags(fs, &o.Webhooks.Inject)
 }
 
 // A networksValue is a list of networks as a flag.
@@ -420,6 +421,9 @@ func (o *serveOptions) validate() error {
 	case o.Thresholds.Stale <= o.Thresholds.Suspect:
 		return fmt.Errorf("-stale-after (%s) must be greater than -suspect-after (%s)",
 			o.Thresholds.Stale, o.Thresholds.Suspect)
+	}
+	if err := validateServices(o.Webhooks.Inject); err != nil {
+		return err
 	}
 
 	o.Budget.Bytes = int64(o.budgetMiB) << 20

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"errors"
+	"flag"
 	"os"
 	"strings"
 	"testing"
@@ -11,6 +13,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/fingerpost/fingerpost/cmd/fingerpost/cli"
+	"github.com/fingerpost/fingerpost/inject"
 )
 
 // asProcess in the environment makes the test binary the command itself.
@@ -194,5 +197,34 @@ func TestReadOnlyByDefault(t *testing.T) {
 		if options.ReadOnly != c.want {
 			t.Errorf("%+v: read-only is %t", c, options.ReadOnly)
 		}
+	}
+}
+
+// Where proxies reach the control plane is read before anything else, beside the rest and alone.
+func TestInjectorServices(t *testing.T) {
+	for _, bad := range []string{
+		"-injector-destination-addr=a", "-injector-policy-addr=a:0", "-injector-identity-addr=a$(b):80",
+		"-injector-identity-name=A b",
+	} {
+		refuses(t, bad)
+		err := command([]string{"proxy-injector", bad, "-kubeconfig=/nowhere"}).Execute()
+		name, _, _ := strings.Cut(bad, "=")
+		if cli.ExitCode(err) != cli.ExitUsage || !strings.Contains(err.Error(), name) {
+			t.Errorf("%s: %v", bad, err)
+		}
+	}
+
+	var o injectorOptions
+	fs := flag.NewFlagSet("proxy-injector", flag.ContinueOnError)
+	o.addFlags(fs)
+	err := fs.Parse([]string{
+		"-injector-destination-addr=a.b.:1", "-injector-policy-name=c", "-injector-identity-addr=[::1]:2",
+	})
+	want := inject.Services{
+		Destination: inject.Service{Addr: "a.b.:1"}, Policy: inject.Service{Name: "c"},
+		Identity: inject.Service{Addr: "[::1]:2"},
+	}
+	if err = errors.Join(err, o.files.Services.Validate()); err != nil || o.files.Services != want {
+		t.Errorf("%v, %v", o.files.Services, err)
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/fingerpost/fingerpost/cmd/fingerpost/app"
 	"github.com/fingerpost/fingerpost/cmd/fingerpost/cli"
 	"github.com/fingerpost/fingerpost/cmd/fingerpost/server"
+	"github.com/fingerpost/fingerpost/inject"
 )
 
 // injectorOptions are the flags of proxy-injector.
@@ -42,7 +43,29 @@ func (o *injectorOptions) addFlags(fs *flag.FlagSet) {
 			"when it changes")
 	fs.StringVar(&o.files.Anchors, "injector-trust-anchors", anchorsFile,
 		"file of the trust anchors of the mesh (PEM); read again when it changes")
+	addServiceFlags(fs, &o.files)
 	o.addCommonFlags(fs)
+}
+
+// addServiceFlags adds where proxies reach the control plane.
+func addServiceFlags(fs *flag.FlagSet, files *app.InjectionFiles) {
+	const usual = "; empty for that of Linkerd's chart"
+	for name, of := range map[string]*inject.Service{
+		"destination": &files.Services.Destination, "policy": &files.Services.Policy,
+		"identity": &files.Services.Identity,
+	} {
+		fs.StringVar(&of.Addr, "injector-"+name+"-addr", "",
+			"host and port at which injected proxies reach the "+name+" service"+usual)
+		fs.StringVar(&of.Name, "injector-"+name+"-name", "",
+			"TLS identity that injected proxies expect of the "+name+" service"+usual)
+	}
+}
+
+func validateServices(files app.InjectionFiles) error {
+	if err := files.Services.Validate(); err != nil {
+		return fmt.Errorf("-injector-%w", err)
+	}
+	return nil
 }
 
 func injectorCommand() *cobra.Command {
@@ -78,6 +101,7 @@ answer is an error to the API server, whose failurePolicy decides: no Pod is ref
 // serveInjector runs until ctx ends.
 func serveInjector(ctx context.Context, options injectorOptions) error {
 	log, err := server.NewLogger(options.logLevel, options.logFormat)
+	err = errors.Join(err, validateServices(options.files))
 	for name, value := range map[string]string{
 		"addr": options.addr, "linkerd-namespace": options.namespace,
 		"injector-values": options.files.Values, "injector-trust-anchors": options.files.Anchors,
@@ -86,6 +110,7 @@ func serveInjector(ctx context.Context, options injectorOptions) error {
 			err = errors.Join(err, errors.New("-"+name+" must not be empty"))
 		}
 	}
+
 	if err != nil {
 		return cli.WithExitCode(cli.ExitUsage, err)
 	}

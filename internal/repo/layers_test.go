@@ -12,7 +12,8 @@ import (
 const imports = `
 cmd/fingerpost -> cmd/fingerpost/app cmd/fingerpost/check cmd/fingerpost/cli
 cmd/fingerpost -> cmd/fingerpost/server
-cmd/fingerpost -> cluster/api discovery/linkerd federation federation/rules identity internal/logs links serving
+cmd/fingerpost -> cluster/api discovery/linkerd federation federation/rules identity inject internal/logs
+cmd/fingerpost -> links serving
 cmd/fingerpost/app -> admission cmd/fingerpost/debug cmd/fingerpost/server cmd/fingerpost/webhook
 cmd/fingerpost/app -> cluster cluster/apply cluster/checkpoint cluster/endpointslice cluster/api cluster/lease
 cmd/fingerpost/app -> cluster/linkerd cluster/podowner inject

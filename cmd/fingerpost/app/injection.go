@@ -21,6 +21,8 @@ import (
 type InjectionFiles struct {
 	Values  string // of Linkerd's chart (YAML); empty: nothing is injected
 	Anchors string // trust anchors (PEM)
+
+	Services inject.Services // where proxies reach the control plane; in no file
 }
 
 // addInjection adds what injection depends on, and returns its review; nil if nothing is injected.
@@ -42,7 +44,7 @@ func (p *Process) addInjection(
 				return nil, err
 			}
 			return inject.New(values, inject.Options{
-				Namespace: namespace, Anchors: string(contents[1]), CreatedBy: createdBy,
+				Namespace: namespace, Anchors: string(contents[1]), CreatedBy: createdBy, Services: files.Services,
 			})
 		})
 
