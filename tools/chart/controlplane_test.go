@@ -51,6 +51,7 @@ controlPlane:
   injector: {tls: {certManager: {enabled: true, issuerRef: {name: hooks}}}}
   values: {cniEnabled: true, linkerdVersion: edge-1, proxy: {resources: {cpu: {request: 10m}}}}
   configReaders: [{name: metrics-api, namespace: linkerd-viz}]
+  podMonitor: {proxy: true}
 policy: {webhook: {tls: {certManager: {enabled: true, issuerRef: {name: hooks}}}}}
 spValidator: {tls: {certManager: {enabled: true, issuerRef: {name: hooks}}}}
 links: {namespace: linkerd-multicluster}
