@@ -9,12 +9,15 @@ import (
 	"time"
 )
 
+// ErrNoIssuer is returned while an Authority has none.
+var ErrNoIssuer = errors.New("this authority has no issuer yet")
+
 // IssueOwn returns a certificate for an identity of the control plane itself, with a new key: the process of an
 // Authority has no need to ask anybody for one.
 func (a *Authority) IssueOwn(name string) (*tls.Certificate, error) {
 	issuer := a.issuer.Load()
 	if issuer == nil {
-		return nil, errors.New("this authority has no issuer yet")
+		return nil, ErrNoIssuer
 	}
 
 	key, err := NewKey()

@@ -61,6 +61,7 @@ type Options struct {
 	Binary     string
 	Dir        string    // for its kubeconfig; must exist
 	Kubeconfig []byte    // of the cluster that it runs in
+	Command    string    // serve if empty, or identity
 	Args       []string  // but for addresses and the kubeconfig
 	Env        []string  // besides this process's own, KEY=value
 	Log        io.Writer // what it logs, JSON lines; nil: kept for errors only
@@ -69,13 +70,13 @@ type Options struct {
 // A Server is one running process.
 type Server struct {
 	Addr, Admin, Debug string // of its servers, on loopback
-	Policy             string // the same; empty without -policy-addr
+	Policy, Identity   string // the same; empty without -policy-addr and -identity-addr
 
-	hasPolicy bool
-	spawner   *spawn.Spawner
-	command   *exec.Cmd
-	exited    chan struct{} // closed when it is gone; then err holds how it ended
-	err       error
+	awaits  []string // the servers that listen, by their names in the log
+	spawner *spawn.Spawner
+	command *exec.Cmd
+	exited  chan struct{} // closed when it is gone; then err holds how it ended
+	err     error
 
 	mu   sync.Mutex // guards all below
 	tail []string   // the last lines of the log
@@ -94,12 +95,8 @@ func Start(ctx context.Context, o Options) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{spawner: spawner, exited: make(chan struct{}), addr: map[string]string{}, got: make(chan struct{})}
-	own := []string{
-		"-addr=127.0.0.1:0", "-metrics-addr=127.0.0.1:0", "-debug-addr=127.0.0.1:0",
-		"-kubeconfig=" + kubeconfig, "-read-only=false", "-log-format=json",
-	}
-	s.hasPolicy = slices.ContainsFunc(o.Args, func(arg string) bool { return strings.HasPrefix(arg, "-policy-addr=") })
-	s.command = exec.Command(o.Binary, slices.Concat([]string{"serve"}, o.Args, own)...)
+	args := s.arguments(o, kubeconfig)
+	s.command = exec.Command(o.Binary, args...)
 	s.command.Env = append(append(s.command.Environ(), "HOSTNAME=fingerpost-0"), o.Env...)
 	output, err := s.command.StderrPipe()
 	if err != nil {
@@ -126,9 +123,29 @@ func Start(ctx context.Context, o Options) (*Server, error) {
 			s.Stop())
 	}
 	s.mu.Lock()
-	s.Addr, s.Admin, s.Debug, s.Policy = s.addr["grpc"], s.addr["admin"], s.addr["debug"], s.addr["policy"]
+	s.Addr, s.Admin, s.Debug = s.addr["gRPC"], s.addr["admin"], s.addr["debug"]
+	s.Policy, s.Identity = s.addr["policy"], s.addr["identity"]
 	s.mu.Unlock()
 	return s, nil
+}
+
+// arguments returns those of the command, with addresses of this machine, and notes what listens at them.
+func (s *Server) arguments(o Options, kubeconfig string) []string {
+	own := []string{"-kubeconfig=" + kubeconfig, "-log-format=json"}
+	if o.Command == "identity" {
+		s.awaits = []string{"identity", "admin"}
+		return slices.Concat([]string{o.Command}, o.Args, own, []string{"-addr=127.0.0.1:0", "-admin-addr=127.0.0.1:0"})
+	}
+
+	s.awaits = []string{"gRPC", "admin", "debug"}
+	for _, name := range []string{"policy", "identity"} {
+		if slices.ContainsFunc(o.Args, func(arg string) bool { return strings.HasPrefix(arg, "-"+name+"-addr=") }) {
+			s.awaits = append(s.awaits, name)
+		}
+	}
+	return slices.Concat([]string{"serve"}, o.Args, own, []string{
+		"-addr=127.0.0.1:0", "-metrics-addr=127.0.0.1:0", "-debug-addr=127.0.0.1:0", "-read-only=false",
+	})
 }
 
 // read passes the log on and learns from it where the server listens.
@@ -145,15 +162,13 @@ func (s *Server) read(log io.Reader, to io.Writer) {
 		s.mu.Lock()
 		s.tail = append(s.tail[max(0, len(s.tail)-100):], lines.Text())
 		switch {
-		case known && line.Msg == "gRPC server listens" && line.Serves == "policy":
-			s.addr["policy"] = line.Addr
 		case known && line.Msg == "gRPC server listens":
-			s.addr["grpc"] = line.Addr
+			s.addr[line.Serves] = line.Addr
 		case known && line.Msg == "HTTP server listens":
 			s.addr[line.Server] = line.Addr
 		}
-		all := s.addr["grpc"] != "" && s.addr["admin"] != "" && s.addr["debug"] != "" &&
-			(s.addr["policy"] != "" || !s.hasPolicy)
+		isMissing := func(name string) bool { return s.addr[name] == "" }
+		all := !slices.ContainsFunc(s.awaits, isMissing)
 		if !listens && all { // others may come first
 			listens = true
 			close(s.got)

@@ -20,6 +20,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	fedwatch "github.com/fingerpost/fingerpost/federation/watch"
+	"github.com/fingerpost/fingerpost/identity"
 )
 
 // TLSFiles are the files with which a server terminates TLS itself, without a proxy beside it.
@@ -124,7 +125,8 @@ func (c *Certificate) reload(ctx context.Context) {
 	}
 
 	err := c.renew(ctx)
-	if ctx.Err() == nil && c.pair.isNews(err) {
+	isReported := errors.Is(err, identity.ErrNoIssuer) // by what reads the issuer, with the reason
+	if isNews := c.pair.isNews(err); isNews && !isReported && ctx.Err() == nil {
 		c.log.Error(err, c.pair.complaint(), "from", c.pair.source())
 	}
 	c.setMissing(err)
