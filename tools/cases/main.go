@@ -128,7 +128,7 @@ var modules = []struct {
 		"./cluster/endpointslice", "./cluster/routestatus", "./cmd/fingerpost/...", "./discovery/linkerd",
 		"./discovery/policyapi", "./identity/...", "./inject/...",
 	}},
-	{"e2e", []string{"./slices"}}, // on a real control plane
+	{"e2e", []string{"./inject", "./slices"}}, // on real control planes
 }
 
 // play runs the tests and returns the subtests that passed and those that failed.
