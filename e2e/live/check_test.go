@@ -23,6 +23,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
+	"github.com/fingerpost/fingerpost/e2e/charts"
 	"github.com/fingerpost/fingerpost/e2e/controlplane"
 	"github.com/fingerpost/fingerpost/e2e/mesh"
 	"github.com/fingerpost/fingerpost/links"
@@ -254,7 +255,8 @@ spec: {ports: [{port: 80}]}
 	w.do(north.Proxy.Pass())
 }
 
-// The definition of Links that is not there, or old, is found before anything is installed.
+// The definition of Links that is not there, or old, is found before anything is installed, and that the cluster lacks
+// the kinds of Linkerd and of the Gateway API, and certificates of a mesh.
 func TestCheckPre(t *testing.T) {
 	bare := controlplane.ForTest(t, controlplane.Options{Name: "bare", Light: true})
 	kubeconfig := admin(t, bare)
@@ -264,7 +266,7 @@ func TestCheckPre(t *testing.T) {
 	}
 	const line = "warning fingerpost-kubernetes/Links are served at version v1alpha3"
 	if r := checked(t, kubeconfig, "--pre"); !r.Success ||
-		len(r.lines(line+": there is no CRD of Links")) != 1 || len(r.lines("")) != 1 {
+		len(r.lines(line+": there is no CRD of Links")) != 1 || len(r.lines("")) != 4 {
 		t.Errorf("without a CRD: %v", r)
 	}
 	old := strings.Replace(string(links.CRD), "name: v1alpha3\n    served: true",
@@ -282,8 +284,17 @@ func TestCheckPre(t *testing.T) {
 	if err := bare.Apply(t.Context(), links.CRD); err != nil {
 		t.Fatal(err)
 	}
-	if r := checked(t, kubeconfig, "--pre"); !r.Success || len(r.lines("")) != 0 {
+	if r := checked(t, kubeconfig, "--pre"); !r.Success || len(r.lines("")) != 3 ||
+		len(r.lines("warning fingerpost-install/the kinds of Linkerd are defined: not served: ")) != 1 {
 		t.Errorf("with the CRD: %v", r)
+	}
+	if err := bare.Apply(t.Context(), charts.Definitions("linkerd.io")); err != nil {
+		t.Fatal(err)
+	}
+	if r := checked(t, kubeconfig, "--pre"); !r.Success || len(r.lines("")) != 2 ||
+		len(r.lines("warning fingerpost-install/the kinds of the Gateway API are defined: not served: ")) != 1 ||
+		len(r.lines("warning fingerpost-install/the mesh has a trust anchor and an issuer: ")) != 1 {
+		t.Errorf("with the kinds of Linkerd: %v", r)
 	}
 	id, err := bare.CreateIdentity(t.Context(), "nobody", "nobody", nil)
 	if err != nil {

@@ -76,6 +76,7 @@ func (e *environment) run(ctx context.Context, runner *runner, pre bool) {
 			e.asking(func(ctx context.Context) error { return e.checkNamespace(ctx, pre) })),
 	}
 	if pre {
+		checks = append(checks, e.preChecks()...)
 		checks = append(checks, e.installChecks(alwaysCreated, true)...)
 		runner.run(ctx, append(checks, e.installChecks(sometimesCreated, false)...)...)
 		return

@@ -16,6 +16,7 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/version"
 	"k8s.io/client-go/kubernetes/scheme"
 
 	"github.com/fingerpost/fingerpost/cluster"
@@ -60,6 +61,9 @@ func (a *clusterAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case found:
 		encode(w, object)
 	case r.URL.Path == "/version":
+		encode(w, version.Info{GitVersion: "v1.36.0+here"})
+	case r.URL.Path == "/api/v1", r.URL.Path == strings.TrimSuffix(linksPath, "/links"):
+		encode(w, metav1.APIResourceList{TypeMeta: metav1.TypeMeta{Kind: "APIResourceList", APIVersion: "v1"}})
 	case r.URL.Path == "/api":
 		encode(w, metav1.APIVersions{TypeMeta: metav1.TypeMeta{Kind: "APIVersions"}, Versions: []string{"v1"}})
 	case r.URL.Path == "/apis":
@@ -426,11 +430,17 @@ func TestChecks(t *testing.T) {
 			w.args = []string{"--pre"}
 		}, []string{
 			"warning kubernetes/there is a namespace linkerd for Leases: the chart is not installed without it",
+			"warning install/the kinds of Linkerd are defined: not served: serviceprofiles.linkerd.io, ",
+			"warning install/the kinds of the Gateway API are defined: not served: httproutes.gateway.networking.k8s.io, ",
+			"warning install/the mesh has a trust anchor and an issuer: the trust anchors: NotFound: 'fingerpost certs new'",
 		}},
 		"an installation": {func(w *checkWorld) {
 			w.args = []string{"--pre"}
 			w.api.denied["create customresourcedefinitions"], w.api.denied["create roles"] = true, true
 		}, []string{
+			"warning install/the kinds of Linkerd are defined: not served: serviceprofiles.linkerd.io, ",
+			"warning install/the kinds of the Gateway API are defined: not served: httproutes.gateway.networking.k8s.io, ",
+			"warning install/the mesh has a trust anchor and an issuer: the trust anchors: NotFound: 'fingerpost certs new'",
 			"error install/you may create roles.rbac.authorization.k8s.io: " +
 				"create roles.rbac.authorization.k8s.io is not allowed",
 			"warning install/you may create customresourcedefinitions.apiextensions.k8s.io: create cust",

@@ -19,6 +19,11 @@ const (
 	leaseNamespace subject = "There is a namespace for Leases"
 	mayInstall     subject = "You may install"
 
+	versionTaken       subject = "Kubernetes is new enough"
+	kindsDefined       subject = "Kinds are defined"
+	certificatesUsable subject = "Certificates can be used"
+	planeKnown         subject = "The control plane is known"
+
 	replicasReady   subject = "Replicas are ready"
 	versionsAgree   subject = "Versions agree"
 	answerProxies   subject = "Replicas answer proxies"
@@ -71,6 +76,13 @@ var subjectInfos = []subjectInfo{
 	{clocksAgree, localCategory, "its clock is at most 10 s from the one here", nil},
 	{linksServed, localCategory, "Links are served at the version that Fingerpost reads", nil},
 	{leaseNamespace, localCategory, "the namespace of the control plane exists", nil},
+	{versionTaken, installCategory, "with `--pre`: the charts take the version of Kubernetes", nil},
+	{kindsDefined, installCategory, "with `--pre`: kinds of Linkerd and of the Gateway API are served", nil},
+	{
+		certificatesUsable, installCategory,
+		"with `--pre`: the issuer of the mesh verifies against its trust anchors, and none of them ends soon", nil,
+	},
+	{planeKnown, installCategory, "with `--pre`: it names what there is of a control plane of Linkerd", nil},
 	{mayInstall, installCategory, "with `--pre`: you may create what an installation consists of", nil},
 
 	{replicasReady, replicaCategory, "all Pods are ready and respond on the debug port", nil},
