@@ -26,7 +26,8 @@ const stepCertificate = `step certificate create linkerd-destination.linkerd.ser
 
 const newMesh = `kubectl create namespace linkerd
 fingerpost certs new | kubectl apply -f -
-helm install fingerpost charts/fingerpost -n linkerd --set cluster.name=east --set controlPlane.enabled=true --set crds.links=true
+helm install fingerpost charts/fingerpost -n linkerd --set cluster.name=east --set controlPlane.enabled=true \
+  --set crds.mesh=true --set crds.links=true
 kubectl -n shop get deployment -o yaml | fingerpost inject - | kubectl apply -f -
 fingerpost check --namespace linkerd
 `
