@@ -105,7 +105,7 @@ type identityOptions struct {
 	issuance          issuanceFlags
 	identity          app.IdentityOptions
 	access            access
-	qps               float64
+	qps               float64 // this and what follows has no effect
 	burst             int
 	traceCollector    string
 	commonOptions
@@ -123,8 +123,9 @@ func (o *identityOptions) addFlags(fs *flag.FlagSet) {
 		"trust domain, with which identities end; it must be given")
 	o.issuance.addTo(fs, "issuer", "", &o.identity)
 
-	fs.Float64Var(&o.qps, "kube-apiclient-qps", 100, "requests a second to the API server, in the long run")
-	fs.IntVar(&o.burst, "kube-apiclient-burst", 200, "requests to the API server at once")
+	const unpaced = "has no effect: at most 100 tokens are under review at a time, and API servers have limits"
+	fs.Float64Var(&o.qps, "kube-apiclient-qps", 100, unpaced)
+	fs.IntVar(&o.burst, "kube-apiclient-burst", 200, unpaced)
 	fs.StringVar(&o.access.kubeconfig, "kubeconfig", "", "file with access to the cluster; empty in a Pod")
 	fs.StringVar(&o.traceCollector, "trace-collector", "", "has no effect in this version")
 	o.addCommonFlags(fs)
@@ -172,10 +173,6 @@ func (o *identityOptions) validate() error {
 			"cert-manager", linkerdTLS))
 	}
 
-	if o.qps <= 0 || o.burst <= 0 {
-		missing = errors.Join(missing,
-			errors.New("-kube-apiclient-qps and -kube-apiclient-burst must be greater than 0"))
-	}
 	if err := o.domain.Validate(); err != nil {
 		missing = errors.Join(missing, fmt.Errorf("-controller-namespace and -identity-trust-domain, now %q and %q: %w",
 			o.domain.Namespace, o.domain.TrustDomain, err))
@@ -193,7 +190,6 @@ func serveIdentity(ctx context.Context, options identityOptions) error {
 	if err != nil {
 		return err
 	}
-	config.QPS, config.Burst = float32(options.qps), options.burst
 
 	log.Info("Fingerpost starts to issue certificates", "version", binaryVersion(),
 		"namespace", options.domain.Namespace, "trustDomain", options.domain.TrustDomain)

@@ -75,7 +75,7 @@ func testIdentityChartFlags(t *testing.T) {
 	}
 	terms := identity.Terms{Lifetime: 24 * time.Hour, Skew: 20 * time.Second}
 	if o.addr != ":8080" || o.metricsAddr != ":9990" || o.identity.Issuer != files || o.identity.Terms != terms ||
-		o.qps != 100 || o.burst != 200 || o.identity.RequireAudience || o.identity.TLS || !o.identity.Events {
+		o.identity.RequireAudience || o.identity.TLS || !o.identity.Events {
 		t.Errorf("%+v", o)
 	}
 

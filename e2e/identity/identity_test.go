@@ -7,8 +7,10 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -215,6 +217,57 @@ func TestTokens(t *testing.T) {
 			}
 		}
 	}
+}
+
+// 2,000 proxies that start at once have a certificate within 20 s, as after an outage. Each has a connection of its
+// own, and asks again after an error.
+func TestManyProxiesStart(t *testing.T) {
+	const proxies, claimed = 2000, 20 * time.Second
+	s := newSite(t)
+	s.startAuthority()
+	s.startReplica()
+	s.ready(append(s.authorities, s.replica)...)
+	pod := s.pod()
+	s.writeToken("web-token", "web", "shop")
+
+	ctx, cancel := context.WithTimeout(t.Context(), 5*claimed)
+	defer cancel()
+	began := time.Now()
+	var errs atomic.Int64
+	var all sync.WaitGroup
+	for range proxies {
+		proxy := pod.At(s.hosts())
+		all.Go(func() {
+			err := mesh.Eventually(ctx, func(ctx context.Context) error {
+				_, err := proxy.Certify(ctx, s.path("web-token"))
+				if err != nil {
+					errs.Add(1)
+				}
+				return err
+			})
+			if err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+
+	took := time.Since(began).Round(time.Millisecond)
+	metrics, err := s.authorities[0].Metrics(t.Context())
+	s.do(err)
+	t.Logf("%d proxies: %s (claimed: %s), %d errors on the way\n%s", proxies, took, claimed, errs.Load(),
+		lines(metrics, "fingerpost_token_review_seconds_count", "fingerpost_certify_total", "process_cpu_seconds_total",
+			"process_resident_memory_bytes", "fingerpost_certify_events_dropped_total"))
+}
+
+// lines returns those of a page that begin with one of some names.
+func lines(page string, names ...string) (some string) {
+	for line := range strings.Lines(page) {
+		if slices.ContainsFunc(names, func(name string) bool { return strings.HasPrefix(line, name) }) {
+			some += line
+		}
+	}
+	return some
 }
 
 // join copies between two connections until one ends.

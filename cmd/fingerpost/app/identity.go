@@ -141,11 +141,15 @@ func (e *leafEvents) add(leaf *identity.Leaf) {
 // idleConnection is how long a connection of a proxy that asks for nothing is kept: it asks again after hours.
 const idleConnection = time.Minute
 
+// callBuffer is the size of buffers of a connection over which one call is made: both messages fit.
+const callBuffer = 4 << 10
+
 // addIdentityServer adds the gRPC server of an authority to a process whose other gRPC servers are like it. Clients are
 // asked for no certificate: those that come for their first one have none.
 func (p *Process) addIdentityServer(a *authority, options IdentityOptions, of server.GRPCOptions) {
 	of.Name, of.Flag, of.Addr = "identity", cmp.Or(options.Flag, "-identity-addr"), options.Addr
-	of.Register, of.Certificate, of.Idle = a.serves.Register, nil, idleConnection
+	of.Register, of.Certificate = a.serves.Register, nil
+	of.Idle, of.Buffers = idleConnection, callBuffer
 	if options.TLS {
 		of.Certificate = server.IssuedCertificate(p.log, server.Issued{
 			Server: "identity", From: thisProcess, Anchors: options.Issuer.Anchors, Clients: tls.NoClientCert,

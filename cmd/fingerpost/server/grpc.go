@@ -3,6 +3,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"fmt"
@@ -59,6 +60,7 @@ type GRPCOptions struct {
 	Listen      ListenFunc
 	Certificate *Certificate                // nil: it serves plaintext
 	Idle        time.Duration               // after which a connection without a call is closed; 0: it is not
+	Buffers     int                         // bytes of each buffer of a connection; 0 for those that suit streams
 	On          *serving.Server             // has its streams
 	Register    func(grpc.ServiceRegistrar) // what it serves
 	Ready       *Readiness
@@ -97,7 +99,8 @@ func NewGRPC(log logr.Logger, options GRPCOptions) *GRPC {
 
 	age := options.On.Config().MaxStreamAge
 	server := grpc.NewServer(append(options.On.Options(),
-		grpc.WriteBufferSize(64<<10),
+		grpc.WriteBufferSize(cmp.Or(options.Buffers, 64<<10)),
+		grpc.ReadBufferSize(cmp.Or(options.Buffers, 32<<10)),
 		grpc.WaitForHandlers(true),
 		grpc.ConnectionTimeout(20*time.Second),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: time.Second, PermitWithoutStream: true}),
