@@ -25,10 +25,12 @@ import (
 	"github.com/fingerpost/fingerpost/cluster/lease"
 	"github.com/fingerpost/fingerpost/cluster/view"
 	"github.com/fingerpost/fingerpost/cmd/fingerpost/app"
+	"github.com/fingerpost/fingerpost/cmd/fingerpost/server"
 	"github.com/fingerpost/fingerpost/discovery/linkerd"
 	"github.com/fingerpost/fingerpost/e2e/fingerpost"
 	"github.com/fingerpost/fingerpost/e2e/mesh"
 	"github.com/fingerpost/fingerpost/federation"
+	"github.com/fingerpost/fingerpost/identity"
 	"github.com/fingerpost/fingerpost/links"
 	"github.com/fingerpost/fingerpost/serving"
 )
@@ -167,15 +169,57 @@ func (m *memory) Pods(cluster string) netip.Prefix {
 	return netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(1 + slices.Index(clusters, cluster)), 0, 0}), 16)
 }
 
+func (m *memory) Authority(
+	ctx context.Context, cluster, issuer, anchors string,
+) (addr string, stop func() error, err error) {
+	config, err := clientcmd.RESTConfigFromKubeConfig([]byte(m.network.Server(cluster).Kubeconfig(m.tokens[cluster])))
+	if err != nil {
+		return "", nil, err
+	}
+	config.Dial = m.network.Dial
+	listeners := &listeners{opened: make(chan string, 1)}
+	process, err := app.NewAuthority(logr.Discard(), app.AuthorityOptions{
+		Version: "demo", Config: config, Dial: m.network.Dial, Listen: listeners.listen,
+		Serving: serving.DefaultConfig(),
+		Domain:  identity.Domain{Namespace: mesh.Linkerd, TrustDomain: "cluster.local"},
+		Identity: app.IdentityOptions{
+			Addr: "identity", Issuer: server.IssuerFilesIn(issuer, "linkerd.io/tls", anchors), TLS: true,
+			Terms: identity.Terms{Lifetime: 24 * time.Hour, Skew: 10 * time.Second},
+		},
+	})
+	if err != nil {
+		return "", nil, err
+	}
+
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	stopped := make(chan error, 1)
+	go func() { stopped <- process.Run(ctx) }()
+	select {
+	case opened := <-listeners.opened:
+		_, addr, _ = strings.Cut(opened, " ")
+	case err := <-stopped:
+		cancel()
+		return "", nil, fmt.Errorf("the authority has ended: %w", err)
+	}
+	return addr, func() error {
+		cancel()
+		return <-stopped
+	}, nil
+}
+
+func (m *memory) Token(_ context.Context, cluster, audience string) (string, error) {
+	return m.network.Server(cluster).AccountToken(namespace, "default", "web", audience), nil
+}
+
 func (m *memory) Link(_ context.Context, cluster string) error {
 	kubeconfig := m.network.Server(cluster).Kubeconfig(m.tokens[cluster])
 	return m.apply(east, strings.NewReplacer("CLUSTER", cluster, "KUBECONFIG", kubeconfig).Replace(link))
 }
 
 func (m *memory) Unlink(_ context.Context, cluster string) error {
-	server := m.network.Server(east)
-	linked := server.Delete("Link", namespace, cluster)
-	if !server.Delete("Secret", namespace, "cluster-credentials-"+cluster) || !linked {
+	home := m.network.Server(east)
+	linked := home.Delete("Link", namespace, cluster)
+	if !home.Delete("Secret", namespace, "cluster-credentials-"+cluster) || !linked {
 		return fmt.Errorf("%s is not linked", cluster)
 	}
 	return nil

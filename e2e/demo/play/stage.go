@@ -39,6 +39,10 @@ type stage interface {
 	Server() *fingerpost.Server // its addresses
 	Pods(cluster string) netip.Prefix
 
+	// Authority starts one of a mesh, with an issuer in files, until stop is called. addr is where it is.
+	Authority(ctx context.Context, cluster, issuer, anchors string) (addr string, stop func() error, err error)
+	Token(ctx context.Context, cluster, audience string) (string, error) // of the shop's account
+
 	Link(ctx context.Context, cluster string) error
 	Unlink(ctx context.Context, cluster string) error
 	Condition(ctx context.Context, cluster, name string) (string, error) // of its Link
@@ -52,13 +56,14 @@ type stage interface {
 
 // live is a stage of real control planes, with the server as a process of its own.
 type live struct {
-	mesh *mesh.Mesh
-	ends []func() error // in the order in which they are called
+	mesh   *mesh.Mesh
+	binary string
+	ends   []func() error // in the order in which they are called
 }
 
 // newLive starts control planes and a server.
 func newLive(ctx context.Context, binary string, report func(string, ...any)) (_ *live, err error) {
-	l := &live{}
+	l := &live{binary: binary}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, l.Close())
@@ -114,6 +119,33 @@ func (l *live) site(cluster string) *mesh.Site {
 }
 
 func (l *live) Pods(cluster string) netip.Prefix { return l.site(cluster).PodCIDR() }
+
+func (l *live) Authority(
+	ctx context.Context, cluster, issuer, anchors string,
+) (addr string, stop func() error, err error) {
+	id, err := l.site(cluster).CreateIdentity(ctx, mesh.Linkerd, "linkerd-identity", []rbacv1.PolicyRule{
+		{APIGroups: []string{"authentication.k8s.io"}, Resources: []string{"tokenreviews"}, Verbs: []string{"create"}},
+		{APIGroups: []string{"events.k8s.io"}, Resources: []string{"events"}, Verbs: []string{"create"}},
+	})
+	if err != nil {
+		return "", nil, err
+	}
+	server, err := fingerpost.Start(ctx, fingerpost.Options{
+		Binary: l.binary, Dir: issuer, Kubeconfig: l.site(cluster).Kubeconfig(id, ""), Command: "identity",
+		Args: []string{
+			"-controller-namespace=" + mesh.Linkerd, "-identity-trust-domain=cluster.local", "-identity-tls",
+			"-identity-scheme=linkerd.io/tls", "-issuer=" + issuer, "-identity-trust-anchors=" + anchors,
+		},
+	})
+	if err != nil {
+		return "", nil, err
+	}
+	return server.Identity, server.Stop, nil
+}
+
+func (l *live) Token(ctx context.Context, cluster, audience string) (string, error) {
+	return l.site(cluster).TokenFor(ctx, &controlplane.Identity{Namespace: namespace, Name: "default"}, audience)
+}
 
 func (l *live) Link(ctx context.Context, cluster string) error {
 	return l.mesh.Link(ctx, l.site(cluster))
