@@ -20,15 +20,14 @@ import (
 )
 
 const (
-	// An Event of an object, reason and action is followed by another one after eventPause. For up to twelve
-	// minutes client-go would make a series of both and patch the first, which needs a right of its own.
+	// An Event of an object and reason is followed by another one after eventPause. For up to twelve minutes
+	// client-go would make a series of both and patch the first, which needs a right of its own.
 	eventPause = 15 * time.Minute
 
-	maxRecentEvents = 10_000 // objects, reasons and actions; beyond that the oldest is forgotten
+	maxRecentEvents = 10_000 // objects and reasons; beyond that the oldest is forgotten
 )
 
-// recorder sends Events of all parts of the process to the local cluster, one of an object, reason and action in
-// eventPause.
+// recorder sends Events of all parts of the process to the local cluster, one of an object and reason in eventPause.
 // What happens in between is in the log and in the history.
 type recorder struct {
 	events.EventRecorder
@@ -41,8 +40,8 @@ type recorder struct {
 
 // An eventKey is what an Event is about, and why.
 type eventKey struct {
-	object         corev1.ObjectReference
-	reason, action string
+	object corev1.ObjectReference
+	reason string
 }
 
 func newRecorder(log logr.Logger, localConn *api.Connection) (*recorder, error) {
@@ -57,7 +56,7 @@ func newRecorder(log logr.Logger, localConn *api.Connection) (*recorder, error) 
 	}, nil
 }
 
-// Eventf records an Event, unless there was one of the object, reason and action a short time ago.
+// Eventf records an Event, unless there was one of the object and reason a short time ago.
 func (r *recorder) Eventf(object, related runtime.Object, kind, reason, action, note string, args ...any) {
 	r.record(nil, object, related, kind, reason, action, note, args...)
 }
@@ -72,7 +71,7 @@ func (r *recorder) record(
 		return false
 	}
 
-	key := eventKey{*of, reason, action}
+	key := eventKey{*of, reason}
 	key.object.ResourceVersion = ""
 	if !r.isDue(key, limit) {
 		return false

@@ -275,8 +275,8 @@ func (c *Certificate) ServerConfig(minVersion uint16, protocols ...string) *tls.
 }
 
 // ClientConfig returns the settings of a client that presents the certificate, and accepts a server of a name whose
-// certificate is of an authority of clients. To a certificate that was issued to this process every replica has one of
-// the same name. They are those of now: a new connection needs new ones.
+// certificate is of an authority of clients. Where certificates are issued, every replica has one of the same name, and
+// that counts. The settings are those of now: a new connection needs new ones.
 func (c *Certificate) ClientConfig(serverName string) (*tls.Config, error) {
 	now, err := c.present(nil)
 	if err != nil {
