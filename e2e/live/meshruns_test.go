@@ -60,6 +60,10 @@ func runMesh(t *testing.T, c *controlplane.Cluster, layout string, processes int
 		if !strings.HasSuffix(o.GetKind(), "WebhookConfiguration") {
 			do(c.Apply(t.Context(), charts.Manifest(o)))
 		}
+		if kind := o.GetKind(); kind == "ClusterRole" || kind == "ClusterRoleBinding" { // another test installs them
+			name := strings.ToLower(kind) + "s.rbac.authorization.k8s.io/" + o.GetName()
+			t.Cleanup(func() { do(c.Delete(context.WithoutCancel(t.Context()), "", name)) })
+		}
 	}
 	var parts []*part
 	ports := map[string]int{}
