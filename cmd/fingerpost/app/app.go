@@ -117,9 +117,8 @@ type App struct {
 	Exported prometheus.Gatherer // Metrics and those of queues, with the label installation
 
 	ready        clusterReadiness
-	issuing      *authority          // of certificates; nil if none are issued
-	hooks        server.Certificates // of webhooks
-	events       *recorder
+	issuing      *authority                         // of certificates; nil if none are issued
+	hooks        server.Certificates                // of webhooks
 	objects      atomic.Pointer[ruleset.Reconciler] // that reads those of policy; nil: none does
 	installation func() string                      // for people, and unique
 }
@@ -127,99 +126,102 @@ type App struct {
 // New builds a replica. ctx is the one that Run will get: writers ask it whether the replica stops.
 func New(ctx context.Context, log logr.Logger, options Options) (*App, error) {
 	options.complete()
-
-	checkpoints, restored := openCheckpoints(log, options)
 	app := &App{
 		Process: newProcess(log, options.Version, options.Listen, options.Serving.DrainWindow),
 		Store:   federation.NewStore(),
 		Changes: changes.NewRecent(),
 	}
-
-	certificate, err := app.openCertificate(log, options)
-	if err != nil {
+	if err := app.build(ctx, log, options); err != nil {
+		app.abandon()
 		return nil, err
 	}
+	return app, nil
+}
 
-	app.Registry = cluster.NewRegistry(log, app.Store, cluster.Options{
-		Rules: app.newRules(log, options), Inside: options.Policy.inside(),
+func (a *App) build(ctx context.Context, log logr.Logger, options Options) error {
+	checkpoints, restored := openCheckpoints(log, options)
+	certificate, err := a.openCertificate(log, options)
+	if err != nil {
+		return err
+	}
+
+	a.Registry = cluster.NewRegistry(log, a.Store, cluster.Options{
+		Rules: a.newRules(log, options), Inside: options.Policy.inside(),
 		ProbeInterval: options.ProbeInterval, Thresholds: options.Thresholds, Budget: options.Budget,
 		Endpoints: !options.ReadSlices, Dial: options.Dial, ControllerNamespace: options.Discovery.ControllerNamespace,
 		DetailedMetrics: options.Discovery.DetailedMetrics, Checkpoints: checkpoints,
 		Peers: newPeers(options, certificate),
 	})
 
-	err = app.Registry.Apply(cluster.Spec{
+	err = a.Registry.Apply(cluster.Spec{
 		Name: options.ClusterName, Local: true,
 		TrustDomain: options.Discovery.TrustDomain, ClusterDomain: options.Discovery.ClusterDomain,
 		Access: []cluster.Access{{Source: "this process's own", Config: options.Config}},
 	})
 	if err != nil {
-		return nil, err
+		return err
 	}
 
 	for _, spec := range restored {
-		if err := app.Registry.Apply(spec); err != nil {
-			return nil, err
+		if err := a.Registry.Apply(spec); err != nil {
+			return err
 		}
 	}
 
-	localConn, err := api.NewConnection(app.Registry.Instrument(options.ClusterName, options.Config), options.Dial)
+	localConn, err := api.NewConnection(a.Registry.Instrument(options.ClusterName, options.Config), options.Dial)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	app.Registry.AddConnection(options.ClusterName, localConn)
-	if app.events, err = newRecorder(log, localConn); err != nil {
-		return nil, err
+	a.Registry.AddConnection(options.ClusterName, localConn)
+	if err := a.addEvents(localConn); err != nil {
+		return err
 	}
 
-	app.issuing, err = app.addAuthority(localConn, app.events, options.identities(), options.Identity)
-	if err == nil {
-		err = app.addHooks(options, localConn)
-	}
+	a.issuing, err = a.addAuthority(localConn, options.identities(), options.Identity)
 	if err != nil {
-		app.events.broadcaster.Shutdown()
-		return nil, err
+		return err
+	}
+	if err := a.addHooks(options, localConn); err != nil {
+		return err
 	}
 
-	app.ready.localCluster, app.ready.grace, app.ready.statuses =
-		options.ClusterName, options.Discovery.FirstSyncGrace, app.Registry.Statuses
-	if err := app.addLinks(log, options, localConn); err != nil {
-		return nil, err
+	a.ready.localCluster, a.ready.grace, a.ready.statuses =
+		options.ClusterName, options.Discovery.FirstSyncGrace, a.Registry.Statuses
+	if err := a.addLinks(log, options, localConn); err != nil {
+		return err
 	}
-	if err := app.addWriters(ctx, log, options, localConn); err != nil {
-		return nil, err
+	if err := a.addWriters(ctx, log, options, localConn); err != nil {
+		return err
 	}
-	if err := app.addChanges(log, options, localConn); err != nil {
-		return nil, err
-	}
-
-	app.Serving = serving.NewServer(log, options.Serving)
-	app.Discovery = linkerd.NewServer(log, app.Serving, app.Store, options.Discovery)
-	if app.Levels != nil {
-		app.Rules = app.Levels.In(app.Store, federation.Cluster(options.ClusterName))
-		app.Policy = policyapi.NewServer(log, app.Serving, app.Rules, &options.Policy.Rules)
-		app.Metrics.MustRegister(ruleset.NewCollector(app.Rules), app.Policy.Metric())
+	if err := a.addChanges(log, options, localConn); err != nil {
+		return err
 	}
 
-	app.Metrics.MustRegister(app.Registry, app.Ready.Metric())
-	app.Metrics.MustRegister(app.Serving.Collectors()...)
-	app.Metrics.MustRegister(app.Discovery.Collectors()...)
-	return app, app.addServers(log, options, localConn, certificate)
+	a.Serving = serving.NewServer(log, options.Serving)
+	a.Discovery = linkerd.NewServer(log, a.Serving, a.Store, options.Discovery)
+	if a.Levels != nil {
+		a.Rules = a.Levels.In(a.Store, federation.Cluster(options.ClusterName))
+		a.Policy = policyapi.NewServer(log, a.Serving, a.Rules, &options.Policy.Rules)
+		a.Metrics.MustRegister(ruleset.NewCollector(a.Rules), a.Policy.Metric())
+	}
+
+	a.Metrics.MustRegister(a.Registry, a.Ready.Metric())
+	a.Metrics.MustRegister(a.Serving.Collectors()...)
+	a.Metrics.MustRegister(a.Discovery.Collectors()...)
+	return a.addServers(log, options, localConn, certificate)
 }
 
 // openCertificate returns what the servers for clients and for other replicas present; nil if they serve plaintext.
 func (a *App) openCertificate(log logr.Logger, options Options) (*server.Certificate, error) {
 	switch {
-	case options.TLS.Certificate != "":
 	case options.Identity.TLS, options.Identity.From != "":
 		return issuedCertificate(log, options, func() *authority { return a.issuing }), nil
-	default:
+	case options.TLS.Certificate == "":
 		return nil, nil
-	}
-
-	if options.TLS.ClientCA == "" && options.Peers.Addr+options.Peers.ListenAddr != "" {
+	case options.TLS.ClientCA == "" && options.Peers.Addr+options.Peers.ListenAddr != "":
 		return nil, errors.New("other replicas need authorities of clients: both sides present certificates")
 	}
+
 	certificate, err := server.OpenCertificate(log, "grpc", options.TLS)
 	if err != nil {
 		return nil, fmt.Errorf("-tls-cert-file, -tls-key-file, -tls-client-ca-file: %w", err)
@@ -262,7 +264,7 @@ func (a *App) addHooks(options Options, localConn *api.Connection) (err error) {
 	var injection *webhook.Injection
 	if len(options.Webhooks.Addrs) > 0 {
 		namespace := options.Discovery.ControllerNamespace
-		injection, err = a.addInjection(localConn, a.events, namespace, options.Webhooks.Inject)
+		injection, err = a.addInjection(localConn, namespace, options.Webhooks.Inject)
 	}
 	if err == nil {
 		a.hooks, err = a.addWebhooks(options.Webhooks, a.exists, injection)
@@ -469,14 +471,4 @@ func (a *App) addGRPC(log logr.Logger, options Options, certificate *server.Cert
 		listed := a.ready.rules(a.Levels, a.Rules)
 		a.Add(Part{Name: "policy server", Run: policy.Start, Ready: []server.Condition{listed, policy.Listens()}})
 	}
-}
-
-// Run runs all parts until ctx ends or one of them fails.
-func (a *App) Run(ctx context.Context) error {
-	stop, err := a.events.start(ctx)
-	if err != nil {
-		return err
-	}
-	defer stop()
-	return a.Process.Run(ctx)
 }

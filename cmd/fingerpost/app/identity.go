@@ -52,7 +52,7 @@ type authority struct {
 
 // addAuthority adds what issuing depends on; nil if nothing is issued.
 func (p *Process) addAuthority(
-	conn *api.Connection, events *recorder, domain identity.Domain, options IdentityOptions,
+	conn *api.Connection, domain identity.Domain, options IdentityOptions,
 ) (*authority, error) {
 	if options.Addr == "" {
 		return nil, nil
@@ -68,10 +68,11 @@ func (p *Process) addAuthority(
 		Domain: domain, Terms: options.Terms, Reviewer: right, RequireAudience: options.RequireAudience,
 	})}
 
-	issuing.issuer = server.NewIssuer(p.log, issuing.Authority, options.Issuer, issuerEvents(events, domain.Namespace))
+	report := issuerEvents(p.events, domain.Namespace)
+	issuing.issuer = server.NewIssuer(p.log, issuing.Authority, options.Issuer, report)
 	outcomes := certify.Outcomes{Refused: issuing.issuer.Refused}
 	if options.Events {
-		leaves := newLeafEvents(events)
+		leaves := newLeafEvents(p.events)
 		outcomes.Issued = leaves.add
 		p.Metrics.MustRegister(leaves.dropped)
 	}
@@ -210,50 +211,40 @@ type AuthorityOptions struct {
 	Identity  IdentityOptions
 }
 
-// An Authority is a process that issues certificates.
-type Authority struct {
-	*Process
-
-	events *recorder
-}
-
 // NewAuthority builds a process that issues certificates, and does nothing else.
-func NewAuthority(log logr.Logger, options AuthorityOptions) (*Authority, error) {
-	if options.Identity.Addr == "" {
-		return nil, errors.New("there is no address at which certificates are issued")
-	}
-	conn, err := api.NewConnection(options.Config, options.Dial)
-	if err != nil {
-		return nil, err
-	}
-	events, err := newRecorder(log, conn)
-	if err != nil {
-		return nil, err
-	}
-
+func NewAuthority(log logr.Logger, options AuthorityOptions) (*Process, error) {
 	process := newProcess(log, options.Version, options.Listen, options.Serving.DrainWindow)
-	issuing, err := process.addAuthority(conn, events, options.Domain, options.Identity)
-	if err != nil {
-		events.broadcaster.Shutdown()
+	if err := process.addAuthorityServer(options); err != nil {
+		process.abandon()
 		return nil, fmt.Errorf("issue certificates: %w", err)
 	}
-
-	calls := serving.NewServer(log, options.Serving)
 	process.Metrics.MustRegister(process.Ready.Metric())
-	process.Metrics.MustRegister(calls.Collectors()...)
-	process.addIdentityServer(issuing, options.Identity, server.GRPCOptions{
-		Listen: options.Listen, On: calls, Ready: process.Ready, Metrics: server.NewGRPCMetrics(process.Metrics),
-	})
 	process.addAdmin(options.AdminAddr, process.Metrics, options.Pprof)
-	return &Authority{process, events}, nil
+	return process, nil
 }
 
-// Run runs all parts until ctx ends or one of them fails.
-func (a *Authority) Run(ctx context.Context) error {
-	stop, err := a.events.start(ctx)
+// addAuthorityServer adds an authority with its server, and what both depend on.
+func (p *Process) addAuthorityServer(options AuthorityOptions) error {
+	conn, err := api.NewConnection(options.Config, options.Dial)
 	if err != nil {
 		return err
 	}
-	defer stop()
-	return a.Process.Run(ctx)
+	if err := p.addEvents(conn); err != nil {
+		return err
+	}
+
+	issuing, err := p.addAuthority(conn, options.Domain, options.Identity)
+	if err == nil && issuing == nil {
+		err = errors.New("there is no address for that")
+	}
+	if err != nil {
+		return err
+	}
+
+	calls := serving.NewServer(p.log, options.Serving)
+	p.Metrics.MustRegister(calls.Collectors()...)
+	p.addIdentityServer(issuing, options.Identity, server.GRPCOptions{
+		Listen: options.Listen, On: calls, Ready: p.Ready, Metrics: server.NewGRPCMetrics(p.Metrics),
+	})
+	return nil
 }

@@ -7,7 +7,6 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"os"
@@ -23,11 +22,13 @@ import (
 	"github.com/go-logr/logr/funcr"
 	pbdst "github.com/linkerd/linkerd2-proxy-api/go/destination"
 	pb "github.com/linkerd/linkerd2-proxy-api/go/identity"
+	"go.uber.org/goleak"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 	"google.golang.org/grpc/test/bufconn"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/fingerpost/fingerpost/cluster/apitest"
@@ -155,24 +156,8 @@ func pass(d time.Duration) {
 // get returns what the admin server has at a path.
 func (p *certifier) get(path string) (code int, text string) {
 	p.t.Helper()
-	transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return p.page.DialContext(ctx)
-	}}
-	defer transport.CloseIdleConnections()
-	request, err := http.NewRequestWithContext(p.t.Context(), http.MethodGet, "http://page"+path, http.NoBody)
-	if err != nil {
-		p.t.Fatal(err)
-	}
-	answer, err := (&http.Client{Transport: transport}).Do(request)
-	if err != nil {
-		p.t.Fatal(err)
-	}
-	defer answer.Body.Close()
-	b, err := io.ReadAll(answer.Body)
-	if err != nil {
-		p.t.Fatal(err)
-	}
-	return answer.StatusCode, string(b)
+	code, text, _ = request(p.t, p.page, "http://page"+path, "")
+	return code, text
 }
 
 // dial opens a connection to the authority, over TLS with settings unless they are nil.
@@ -451,4 +436,14 @@ func TestRightToReviewTokens(t *testing.T) {
 		pass(time.Second)
 		p.wantsReady(http.StatusInternalServerError, "right to review tokens")
 	})
+}
+
+// A process that cannot be built leaves nothing running.
+func TestAuthorityWithoutAddress(t *testing.T) {
+	before := goleak.IgnoreCurrent()
+	_, err := app.NewAuthority(logr.Discard(), app.AuthorityOptions{Config: &rest.Config{Host: "127.0.0.1:1"}})
+	if err == nil || !strings.Contains(err.Error(), "no address") {
+		t.Errorf("built without an address: %v", err)
+	}
+	goleak.VerifyNone(t, before)
 }

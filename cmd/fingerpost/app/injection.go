@@ -1,7 +1,6 @@
 package app
 
 import (
-	"context"
 	"errors"
 	"time"
 
@@ -27,7 +26,7 @@ type InjectionFiles struct {
 
 // addInjection adds what injection depends on, and returns its review; nil if nothing is injected.
 func (p *Process) addInjection(
-	conn *api.Connection, events *recorder, namespace string, files InjectionFiles,
+	conn *api.Connection, namespace string, files InjectionFiles,
 ) (*webhook.Injection, error) {
 	if files.Values == "" {
 		return nil, nil
@@ -56,7 +55,7 @@ func (p *Process) addInjection(
 	injection.InjectionOptions = webhook.InjectionOptions{
 		Injector: injector.Load, Age: injector.Age, Owners: owners,
 		Event: func(about *corev1.ObjectReference, reason, note string) {
-			events.Eventf(about, nil, corev1.EventTypeNormal, reason, "Inject", "%s", note)
+			p.events.Eventf(about, nil, corev1.EventTypeNormal, reason, "Inject", "%s", note)
 		},
 	}
 
@@ -101,54 +100,35 @@ type InjectorOptions struct {
 	Webhooks  WebhookOptions
 }
 
-// An Injector is a process that injects.
-type Injector struct {
-	*Process
-
-	events *recorder
+// NewInjector builds a process that injects, and does nothing else.
+func NewInjector(log logr.Logger, options InjectorOptions) (*Process, error) {
+	process := newProcess(log, options.Version, options.Listen, webhookWindow)
+	if err := process.addInjector(options); err != nil {
+		process.abandon()
+		return nil, err
+	}
+	process.Metrics.MustRegister(process.Ready.Metric())
+	process.addAdmin(options.AdminAddr, process.Metrics, options.Pprof)
+	return process, nil
 }
 
-// NewInjector builds a process that injects, and does nothing else.
-func NewInjector(log logr.Logger, options InjectorOptions) (*Injector, error) {
+// addInjector adds the webhook, and what it depends on.
+func (p *Process) addInjector(options InjectorOptions) error {
 	conn, err := api.NewConnection(options.Config, options.Dial)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	events, err := newRecorder(log, conn)
-	if err != nil {
-		return nil, err
+	if err := p.addEvents(conn); err != nil {
+		return err
 	}
 
-	injector := &Injector{newProcess(log, options.Version, options.Listen, webhookWindow), events}
-	if err := injector.add(conn, options); err != nil {
-		events.broadcaster.Shutdown()
-		return nil, err
-	}
-	injector.addAdmin(options.AdminAddr, injector.Metrics, options.Pprof)
-	return injector, nil
-}
-
-// add adds the webhook, and what it depends on.
-func (i *Injector) add(conn *api.Connection, options InjectorOptions) error {
-	i.Metrics.MustRegister(i.Ready.Metric())
-	injection, err := i.addInjection(conn, i.events, options.Namespace, options.Webhooks.Inject)
+	injection, err := p.addInjection(conn, options.Namespace, options.Webhooks.Inject)
 	if err == nil && injection == nil {
 		err = errors.New("there is no file of values to inject")
 	}
 	if err != nil {
 		return err
 	}
-
-	_, err = i.addWebhooks(options.Webhooks, nil, injection)
+	_, err = p.addWebhooks(options.Webhooks, nil, injection)
 	return err
-}
-
-// Run runs all parts until ctx ends or one of them fails.
-func (i *Injector) Run(ctx context.Context) error {
-	stop, err := i.events.start(ctx)
-	if err != nil {
-		return err
-	}
-	defer stop()
-	return i.Process.Run(ctx)
 }

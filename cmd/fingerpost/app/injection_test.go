@@ -111,8 +111,8 @@ func (p *injector) pass(d time.Duration) {
 }
 
 // request sends a request over a connection of its own, and returns the answer, and the serial of the certificate.
-func (p *injector) request(listener *bufconn.Listener, url, body string) (code int, text string, serial int64) {
-	p.t.Helper()
+func request(t *testing.T, listener *bufconn.Listener, url, body string) (code int, text string, serial int64) {
+	t.Helper()
 	transport := &http.Transport{
 		TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, //nolint:gosec // a test
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
@@ -124,18 +124,18 @@ func (p *injector) request(listener *bufconn.Listener, url, body string) (code i
 	if body != "" {
 		method = http.MethodPost
 	}
-	r, err := http.NewRequestWithContext(p.t.Context(), method, url, strings.NewReader(body))
+	r, err := http.NewRequestWithContext(t.Context(), method, url, strings.NewReader(body))
 	if err != nil {
-		p.t.Fatal(err)
+		t.Fatal(err)
 	}
 	answer, err := (&http.Client{Transport: transport}).Do(r)
 	if err != nil {
-		p.t.Fatal(err)
+		t.Fatal(err)
 	}
 	defer answer.Body.Close()
 	b, err := io.ReadAll(answer.Body)
 	if err != nil {
-		p.t.Fatal(err)
+		t.Fatal(err)
 	}
 	if answer.TLS != nil {
 		serial = answer.TLS.PeerCertificates[0].SerialNumber.Int64()
@@ -148,7 +148,7 @@ func (p *injector) review() (code int, serial int64) {
 	p.t.Helper()
 	const body = `{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{"uid":"u","kind":{"version":"v1",` +
 		`"kind":"Pod"},"namespace":"shop","operation":"CREATE","object":{"spec":{"containers":[{"name":"app"}]}}}}`
-	code, text, serial := p.request(p.hook, "https://hook/", body)
+	code, text, serial := request(p.t, p.hook, "https://hook/", body)
 	if code == http.StatusOK && !strings.Contains(text, `"patch"`) {
 		p.t.Errorf("the Pod gets nothing: %s", text)
 	}
@@ -165,7 +165,7 @@ func (p *injector) wantReview(code int) {
 // age returns the metric of the files' age, in seconds.
 func (p *injector) age() (seconds float64) {
 	p.t.Helper()
-	_, text, _ := p.request(p.page, "http://page/metrics", "")
+	_, text, _ := request(p.t, p.page, "http://page/metrics", "")
 	_, value, found := strings.Cut(text, "\nfingerpost_inject_values_age_seconds ")
 	if _, err := fmt.Sscan(value, &seconds); !found || err != nil {
 		p.t.Fatalf("no age: %v", err)
@@ -178,7 +178,7 @@ func testWithoutValues(t *testing.T) {
 	inProcess(t, nil, func(p *injector) {
 		p.pass(2 * time.Second)
 		p.wantReview(http.StatusInternalServerError)
-		code, text, _ := p.request(p.page, "http://page/ready", "")
+		code, text, _ := request(p.t, p.page, "http://page/ready", "")
 		if code == http.StatusOK || !strings.Contains(text, "values of injection") ||
 			!strings.Contains(text, "no such file") {
 			t.Errorf("%d %s", code, text)
@@ -187,7 +187,7 @@ func testWithoutValues(t *testing.T) {
 		p.write("values", injectorValues)
 		p.pass(2 * time.Second)
 		p.wantReview(http.StatusOK)
-		if code, text, _ := p.request(p.page, "http://page/ready", ""); code != http.StatusOK {
+		if code, text, _ := request(p.t, p.page, "http://page/ready", ""); code != http.StatusOK {
 			t.Errorf("%d %s", code, text)
 		}
 	})

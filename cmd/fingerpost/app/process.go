@@ -12,6 +12,7 @@ import (
 	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/fingerpost/fingerpost/cluster/api"
 	"github.com/fingerpost/fingerpost/cmd/fingerpost/server"
 )
 
@@ -32,7 +33,8 @@ type Process struct {
 	Metrics *prometheus.Registry
 	Ready   *server.Readiness
 
-	version string // of the binary
+	version string    // of the binary
+	events  *recorder // that its Parts send; nil if none does
 
 	log    logr.Logger
 	listen server.ListenFunc
@@ -53,6 +55,19 @@ func newProcess(log logr.Logger, version string, listen server.ListenFunc, windo
 	p.Metrics.MustRegister(p.closed)
 	p.Add(Part{Name: "readiness", Run: p.Ready.Start})
 	return p
+}
+
+// addEvents has Parts send Events to the cluster of a connection. What it starts ends with Run, or with abandon.
+func (p *Process) addEvents(conn *api.Connection) (err error) {
+	p.events, err = newRecorder(p.log, conn)
+	return err
+}
+
+// abandon ends what was started for a Process that cannot be built, and so is never run.
+func (p *Process) abandon() {
+	if p.events != nil {
+		p.events.broadcaster.Shutdown()
+	}
 }
 
 // Add adds Parts, before Run: those of a program that imports this package, as a manager of controllers, run beside
@@ -80,6 +95,13 @@ func (p *Process) newHTTP(name, addr string, handler http.Handler) *server.HTTP 
 // Run runs all Parts until ctx ends or one of them fails, and waits for all of them, for as long as they may take to
 // end. It returns the error of the Part that has failed. What fails afterwards is logged.
 func (p *Process) Run(ctx context.Context) error {
+	if p.events != nil {
+		stop, err := p.events.start(ctx)
+		if err != nil {
+			return err
+		}
+		defer stop()
+	}
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 
