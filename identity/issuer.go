@@ -4,8 +4,6 @@ import (
 	"crypto"
 	"crypto/ecdsa"
 	"crypto/ed25519"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/rsa"
 	"crypto/tls"
 	"crypto/x509"
@@ -146,7 +144,7 @@ func (i *Issuer) verify(at time.Time) ([][]*x509.Certificate, error) {
 
 // try signs a leaf for no workload, with a key that is thrown away.
 func (i *Issuer) try(domain Domain, now time.Time) error {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	key, err := NewKey()
 	if err != nil {
 		return err
 	}

@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"sync"
 	"testing"
 	"time"
 
@@ -222,16 +223,21 @@ func (s *site) front() string {
 	s.Helper()
 	listener, err := (&net.ListenConfig{}).Listen(s.Context(), "tcp", "127.0.0.1:0")
 	s.do(err)
-	s.Cleanup(func() { _ = listener.Close() })
-	go func() {
+
+	var all sync.WaitGroup
+	s.Cleanup(func() {
+		_ = listener.Close()
+		all.Wait()
+	})
+	all.Go(func() {
 		for {
 			conn, err := listener.Accept()
 			if err != nil {
 				return
 			}
-			go s.lead(conn)
+			all.Go(func() { s.lead(conn) })
 		}
-	}()
+	})
 	return listener.Addr().String()
 }
 

@@ -4,13 +4,12 @@
 // All keys are of ECDSA P-256. An anchor has a path length of 1, and an issuer one of 0: neither can certify an
 // authority that is not meant. Names of subjects are those that the installation pages of Linkerd ask for.
 //
-// The package imports the standard library only. It opens no files and prints nothing.
+// Of this module the package imports identity alone. It opens no files and prints nothing.
 package ca
 
 import (
 	"crypto"
 	"crypto/ecdsa"
-	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/sha256"
 	"crypto/tls"
@@ -55,7 +54,7 @@ func NewAnchor(domain identity.Domain, life time.Duration, now time.Time) (*Auth
 	}
 	template.MaxPathLen = 1
 
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	key, err := identity.NewKey()
 	if err != nil {
 		return nil, err
 	}
@@ -81,7 +80,7 @@ func (a *Authority) NewIssuer(domain identity.Domain, life time.Duration, now ti
 		template.NotAfter = a.Certificate.NotAfter
 	}
 
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	key, err := identity.NewKey()
 	if err != nil {
 		return nil, err
 	}

@@ -176,7 +176,7 @@ linkerd.io/control-plane-component: {{ include "fingerpost.partLabel" . }}
 {{- end -}}
 
 {{/*
-The certificate of a webhook that the chart makes: that of the Secret which is there, whoever has made it, and otherwise
+The certificate of a webhook that the chart makes: that of the Secret which is there, whichever chart has made it, and otherwise
 a new one. It is its own authority. Within one rendering it is the same wherever it is asked for. As JSON, in base64.
 A list of chart, Service and Secret.
 */}}

@@ -62,9 +62,15 @@ func (p *issuedPair) complaint() string {
 }
 
 func (p *issuedPair) renew(ctx context.Context, authorities *x509.CertPool) (changed bool, err error) {
-	switch now := time.Now(); {
-	case authorities == nil:
+	now := time.Now()
+	if authorities == nil {
 		return false, errors.New("the trust anchors were not read yet")
+	}
+	if p.verified != authorities && verifies(p.value.Load(), authorities, now) {
+		p.verified = authorities
+	}
+
+	switch {
 	case !p.isDue(now, authorities):
 		return false, nil
 	case now.Before(p.next):
@@ -89,18 +95,14 @@ func (p *issuedPair) isDue(now time.Time, authorities *x509.CertPool) bool {
 		return true
 	}
 	life := current.Leaf.NotAfter.Sub(current.Leaf.NotBefore)
-	if now.After(current.Leaf.NotBefore.Add(life * renewAt / 100)) {
-		return true
-	}
-
-	if p.verified != authorities && verifies(current, authorities, now) {
-		p.verified = authorities
-	}
-	return p.verified != authorities
+	return now.After(current.Leaf.NotBefore.Add(life*renewAt/100)) || p.verified != authorities
 }
 
-// verifies reports whether those who trust authorities accept a certificate.
+// verifies reports whether those who trust authorities accept a certificate; there may be none.
 func verifies(of *tls.Certificate, authorities *x509.CertPool, now time.Time) bool {
+	if of == nil {
+		return false
+	}
 	above := x509.NewCertPool()
 	for _, der := range of.Certificate[1:] {
 		if c, err := x509.ParseCertificate(der); err == nil {
