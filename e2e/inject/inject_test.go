@@ -59,7 +59,9 @@ func newWorld(t *testing.T) *world {
 	t.Helper()
 	w := &world{T: t, Cluster: controlplane.ForTest(t, controlplane.Options{Name: "inject"})}
 	var err error
-	w.client, err = kubernetes.NewForConfig(w.AdminConfig())
+	config := w.AdminConfig()
+	config.QPS = -1
+	w.client, err = kubernetes.NewForConfig(config)
 	w.do(err)
 	w.listener, err = new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	w.do(err)
