@@ -64,12 +64,64 @@ func (s *scenario) endpointsOnly(cluster, namespace, name string, numbers []stri
 	}
 	s.settleEvents() // in which order the watches deliver Pods and slices is not known otherwise
 	stays := server.Get("services", namespace, name) != nil
+	if both := s.beside(cluster, namespace, name, endpoints); both != nil {
+		s.writeSlices(cluster, namespace, name, both, stays)
+	}
+	s.writeSlices(cluster, namespace, name, endpoints, stays)
+	s.settleEvents()
+	for _, w := range slices.Concat(server.List("pods"), server.List(externalResource)) {
+		if w.GetNamespace() == namespace && w.GetLabels()["app"] == name && !exist[w.GetKind()+" "+w.GetName()] {
+			server.Delete(w.GetKind(), namespace, w.GetName())
+		}
+	}
+}
+
+// beside returns the endpoints of slices with those that move to another one in both, as Kubernetes may have them for a
+// time; nil if none moves. Otherwise a replica that is cut off in between has read, as the cluster's word, that one
+// which moves is gone.
+func (s *scenario) beside(cluster, namespace, name string, endpoints [][]any) (both [][]any) {
+	addressOf := func(endpoint any) string {
+		of, _ := endpoint.(map[string]any)
+		return fmt.Sprint(of["addresses"])
+	}
+	in := map[string]int{}
+	for i, all := range endpoints {
+		for _, endpoint := range all {
+			in[addressOf(endpoint)] = i
+		}
+	}
+
+	moves := false
+	for i, all := range endpoints {
+		both = append(both, slices.Clone(all))
+		old := s.network.Server(cluster).Get(sliceResource, namespace, fmt.Sprintf("%s-%d", name, i))
+		if old == nil {
+			continue
+		}
+		had, _ := old.Object["endpoints"].([]any)
+		for _, endpoint := range had {
+			if to, stays := in[addressOf(endpoint)]; stays && to != i {
+				at := slices.IndexFunc(endpoints[to], func(e any) bool { return addressOf(e) == addressOf(endpoint) })
+				both[i], moves = append(both[i], endpoints[to][at]), true
+			}
+		}
+	}
+	if !moves {
+		return nil
+	}
+	return both
+}
+
+// writeSlices writes the slices of a Service.
+func (s *scenario) writeSlices(cluster, namespace, name string, endpoints [][]any, stays bool) {
+	s.t.Helper()
+	isEmpty := !slices.ContainsFunc(endpoints, func(all []any) bool { return len(all) > 0 })
 	for i, all := range endpoints {
 		slice := fmt.Sprintf("%s-%d", name, i)
 		ports := []any{map[string]any{"name": "http", "port": int64(8080), "protocol": "TCP"}}
 		if len(all) == 0 {
-			if i > 0 || len(exist) > 0 || !stays {
-				server.Delete("EndpointSlice", namespace, slice)
+			if i > 0 || !isEmpty || !stays {
+				s.network.Server(cluster).Delete("EndpointSlice", namespace, slice)
 				continue
 			}
 			all, ports = []any{}, []any{} // as Kubernetes leaves one of the slices of a Service without Pods
@@ -78,12 +130,6 @@ func (s *scenario) endpointsOnly(cluster, namespace, name string, numbers []stri
 			map[string]any{"kubernetes.io/service-name": name}, map[string]any{
 				"addressType": "IPv4", "endpoints": all, "ports": ports,
 			})
-	}
-	s.settleEvents()
-	for _, w := range slices.Concat(server.List("pods"), server.List(externalResource)) {
-		if w.GetNamespace() == namespace && w.GetLabels()["app"] == name && !exist[w.GetKind()+" "+w.GetName()] {
-			server.Delete(w.GetKind(), namespace, w.GetName())
-		}
 	}
 }
 
