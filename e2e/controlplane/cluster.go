@@ -28,6 +28,7 @@ type Cluster struct {
 	peerPort *port
 	tokens   map[Component]string // of the components, and of kubectl: the admin's
 	spawner  *spawn.Spawner
+	routed   *services // nil without Options.Services
 
 	// changing is held while processes come and go, so for seconds.
 	changing sync.Mutex
@@ -126,6 +127,9 @@ func (c *Cluster) Stop() error {
 	}
 	if clients != nil {
 		clients.close()
+	}
+	if c.routed != nil {
+		c.routed.shut()
 	}
 	if c.spawner != nil {
 		c.spawner.Close()

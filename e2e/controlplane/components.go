@@ -67,6 +67,9 @@ func (c *Cluster) apiServerArgs(at *port) []string {
 			"--audit-log-maxsize=2000", // MB: one file, never rotated
 		)
 	}
+	if c.options.Services {
+		args = append(args, "--egress-selector-config-file="+c.file(egressFile))
+	}
 	return args
 }
 
@@ -146,6 +149,8 @@ const (
 	stagesFile            = "stages.yaml"
 	auditPolicyFile       = "audit-policy.yaml"
 	auditLogFile          = "audit.log"
+	egressFile            = "egress.yaml"
+	egressSocket          = "egress.socket"
 )
 
 func kubeconfigFile(user Component) string { return string(user) + ".kubeconfig" }

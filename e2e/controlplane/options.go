@@ -54,6 +54,10 @@ type Options struct {
 	// own components: see Cluster.Requests.
 	Audit bool
 
+	// Services has the API server reach Services where Route leads it. Without it
+	// nothing is behind their addresses.
+	Services bool
+
 	// Dir is the directory for the state, more than 100 MB; it must be empty or
 	// not exist, and it stays when the cluster stops. Default: a temporary
 	// directory that is removed by Stop, or by the next Start if this process

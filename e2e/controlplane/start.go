@@ -153,6 +153,11 @@ func (c *Cluster) reserve() error {
 	if c.dir, err = newStateDir(c.options.Dir); err != nil {
 		return err
 	}
+	if c.options.Services {
+		if c.routed, err = serveServices(c.file(egressSocket)); err != nil {
+			return err
+		}
+	}
 	if c.logs, err = c.logDir(); err != nil {
 		return fmt.Errorf("make the directory for logs: %w", err)
 	}
@@ -197,6 +202,7 @@ func (c *Cluster) writeFiles() error {
 		serviceAccountKeyFile: key,
 		tokensFile:            tokens.Bytes(),
 		auditPolicyFile:       []byte(auditPolicy),
+		egressFile:            fmt.Appendf(nil, egressSelector, c.file(egressSocket)),
 	} {
 		if err := c.write(name, content); err != nil {
 			return err

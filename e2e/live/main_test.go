@@ -33,7 +33,7 @@ func TestMain(m *testing.M) {
 func run(ctx context.Context, m *testing.M) (code int, err error) {
 	var options []controlplane.Options
 	for _, name := range mesh.Names {
-		options = append(options, controlplane.Options{Name: name})
+		options = append(options, controlplane.Options{Name: name, Services: true})
 	}
 	if clusters, err = controlplane.StartAll(ctx, options...); err != nil {
 		return 1, err

@@ -19,6 +19,8 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/fingerpost/fingerpost/e2e/charts"
@@ -26,72 +28,123 @@ import (
 	"github.com/fingerpost/fingerpost/e2e/mesh"
 )
 
-// A mesh from nothing, but for nodes: the certificates are those of `fingerpost certs`, the objects those of the chart,
-// and each process has the arguments, the files and the account of its Deployment. All are ready in the end, so that no
-// right is missing, and the server has got its certificate from the authority.
-func TestMeshRuns(t *testing.T) {
-	c := claim(t)[0]
-	for layout, processes := range map[string]int{"three": 3, "one": 1} {
-		t.Run(layout, func(t *testing.T) { runMesh(t, c, layout, processes) })
-	}
-}
-
-// runMesh runs as many processes as a layout has.
-func runMesh(t *testing.T, c *controlplane.Cluster, layout string, processes int) {
+// runMesh makes a mesh from nothing, but for nodes, with so many replicas of each part. The certificates are those of
+// `fingerpost certs`, the objects those of the chart, and each process has the arguments, the files and the account of
+// its Deployment. All are ready in the end, so that no right is missing, and the server has got its certificate from the
+// authority. The API server reaches the webhooks by their Services, as proxies reach the rest.
+func runMesh(t *testing.T, c *controlplane.Cluster, namespace, set string, replicas int) *meshed {
 	t.Helper()
-	namespace := "mesh-runs-" + layout
-	do := func(err error) {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	do(c.Apply(t.Context(), []byte("apiVersion: v1\nkind: Namespace\nmetadata: {name: "+namespace+"}\n")))
+	m := &meshed{T: t, Cluster: c, namespace: namespace, hosts: mesh.Hosts{}}
+	m.do(c.Apply(t.Context(), []byte("apiVersion: v1\nkind: Namespace\nmetadata: {name: "+namespace+"}\n")))
 	made := exec.CommandContext(t.Context(), binary, "certs", "new", "--linkerd-namespace="+namespace)
 	made.Dir = t.TempDir()
 	issuer, err := made.Output()
-	do(err)
-	do(c.Apply(t.Context(), issuer))
+	m.do(err)
+	m.do(c.Apply(t.Context(), issuer))
 
-	set := "{controlPlane: {enabled: true, layout: " + layout + "}, crds: {links: true}}"
-	objects, err := charts.Render(t.Context(), charts.Server, namespace, set)
-	do(err)
-	for _, o := range objects { // API servers here reach no Service, and would ask the webhooks in vain
-		if !strings.HasSuffix(o.GetKind(), "WebhookConfiguration") {
-			do(c.Apply(t.Context(), charts.Manifest(o)))
-		}
-		if kind := o.GetKind(); kind == "ClusterRole" || kind == "ClusterRoleBinding" { // another test installs them
-			name := strings.ToLower(kind) + "s.rbac.authorization.k8s.io/" + o.GetName()
-			t.Cleanup(func() { do(c.Delete(context.WithoutCancel(t.Context()), "", name)) })
+	objects, err := charts.Render(t.Context(), charts.Server, namespace, set, "-values",
+		filepath.Join(chartFiles, charts.Server, "values-ha.yaml"))
+	m.do(err)
+	for _, o := range objects {
+		m.do(c.Apply(t.Context(), charts.Manifest(o)))
+		group, isGlobal := map[string]string{
+			"ClusterRole": "rbac.authorization", "ClusterRoleBinding": "rbac.authorization",
+			"MutatingWebhookConfiguration":   "admissionregistration",
+			"ValidatingWebhookConfiguration": "admissionregistration",
+		}[o.GetKind()]
+		if isGlobal { // another test installs them
+			name := strings.ToLower(o.GetKind()) + "s." + group + ".k8s.io/" + o.GetName()
+			t.Cleanup(func() { m.do(c.Delete(context.WithoutCancel(t.Context()), "", name)) })
 		}
 	}
-	var parts []*part
+
+	for range replicas {
+		m.addReplicas(objects)
+	}
+	for _, p := range m.parts {
+		p.start(p.ports)
+	}
+	m.ready(m.parts...)
+
+	for _, o := range objects {
+		if o.GetKind() == "Service" {
+			m.route(o)
+		}
+	}
+	for _, p := range m.parts {
+		if p.name == "linkerd-destination" {
+			m.do(p.log.contains("ertificate", "linkerd-destination."+namespace+".serviceaccount.identity."+namespace))
+		}
+	}
+	return m
+}
+
+// meshed is a cluster whose control plane the chart has made.
+type meshed struct {
+	*testing.T
+	*controlplane.Cluster
+	namespace string
+	parts     []*part
+	hosts     mesh.Hosts
+}
+
+func (m *meshed) do(err error) {
+	m.Helper()
+	if err != nil {
+		m.Fatal(err)
+	}
+}
+
+// addReplicas adds one Pod of each Deployment.
+func (m *meshed) addReplicas(objects []*unstructured.Unstructured) {
+	m.Helper()
 	ports := map[string]int{}
 	for _, o := range objects {
-		if o.GetKind() != "Deployment" {
-			continue
+		if o.GetKind() == "Deployment" {
+			var d appsv1.Deployment
+			m.do(runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, &d))
+			m.parts = append(m.parts, newPart(m.T, m.Cluster, &d, ports))
 		}
-		var d appsv1.Deployment
-		do(runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, &d))
-		parts = append(parts, newPart(t, c, &d, ports))
 	}
-	if len(parts) != processes {
-		t.Fatalf("%d Deployments", len(parts))
-	}
+}
+
+// ready waits until parts are.
+func (m *meshed) ready(parts ...*part) {
+	m.Helper()
 	for _, p := range parts {
-		p.start(ports)
-	}
-	for _, p := range parts {
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		ctx, cancel := context.WithTimeout(m.Context(), time.Minute)
 		err := mesh.Eventually(ctx, p.isReady)
 		cancel()
 		if err != nil {
-			t.Errorf("%s: %v\n%s", p.name, err, p.log.text.String())
+			m.Errorf("%s: %v\n%s", p.name, err, p.log.text.String())
 		}
 	}
-	for _, p := range parts {
-		if p.name == "linkerd-destination" {
-			do(p.log.contains("ertificate", "linkerd-destination."+namespace+".serviceaccount.identity."+namespace))
+}
+
+// route has proxies and the API server find the parts that a Service selects.
+func (m *meshed) route(o *unstructured.Unstructured) {
+	m.Helper()
+	var s corev1.Service
+	m.do(runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, &s))
+	stored, err := m.Print(m.Context(), m.namespace, "services", s.Name, "{.spec.clusterIP}")
+	m.do(err)
+	for _, port := range s.Spec.Ports {
+		var addrs []string
+		for _, p := range m.parts {
+			number := port.TargetPort.IntValue()
+			for _, of := range p.container.Ports {
+				if of.Name == port.TargetPort.StrVal && number == 0 {
+					number = int(of.ContainerPort)
+				}
+			}
+			at, listens := p.ports[fmt.Sprintf("%s:%d", p.name, number)]
+			if listens && labels.SelectorFromSet(s.Spec.Selector).Matches(labels.Set(p.labels)) {
+				addrs = append(addrs, fmt.Sprintf("127.0.0.1:%d", at))
+			}
+		}
+		m.hosts[fmt.Sprintf("%s.%s.svc.cluster.local.:%d", s.Name, m.namespace, port.Port)] = addrs
+		if stored != corev1.ClusterIPNone {
+			m.do(m.Route(fmt.Sprintf("%s:%d", stored, port.Port), addrs...))
 		}
 	}
 }
@@ -101,6 +154,9 @@ type part struct {
 	t          *testing.T
 	name, root string // root has the files of its volumes
 	args       []string
+	labels     map[string]string
+	container  corev1.Container
+	stop       func() // kills it
 	admin      string // which of its ports has /ready
 	ports      map[string]int
 	log        logged
@@ -112,7 +168,8 @@ var listenPort = regexp.MustCompile(`(^|=|,):(\d+)`)
 func newPart(t *testing.T, c *controlplane.Cluster, d *appsv1.Deployment, ports map[string]int) *part {
 	t.Helper()
 	container := d.Spec.Template.Spec.Containers[0]
-	p := &part{t: t, name: d.Name, root: t.TempDir(), args: container.Args}
+	p := &part{t: t, name: d.Name, root: t.TempDir(), args: container.Args, container: container}
+	p.labels = d.Spec.Template.Labels
 	volumes := map[string]corev1.Volume{}
 	for _, v := range d.Spec.Template.Spec.Volumes {
 		volumes[v.Name] = v
@@ -179,7 +236,7 @@ func (p *part) write(dir string, files map[string][]byte) {
 	}
 }
 
-// start runs the process with its arguments, but for addresses of this machine, and files below root. Replicas are not
+// start runs the process with its arguments, but for ports of this machine, and files below root. Replicas are not
 // asked: there is one.
 func (p *part) start(ports map[string]int) {
 	p.t.Helper()
@@ -206,7 +263,7 @@ func (p *part) start(ports map[string]int) {
 		}
 		args = append(args, listenPort.ReplaceAllStringFunc(arg, func(at string) string {
 			match := listenPort.FindStringSubmatch(at)
-			return fmt.Sprintf("%s127.0.0.1:%d", match[1], ports[p.name+":"+match[2]])
+			return fmt.Sprintf("%s:%d", match[1], ports[p.name+":"+match[2]])
 		}))
 	}
 	if p.args[0] == "serve" {
@@ -224,10 +281,11 @@ func (p *part) start(ports map[string]int) {
 		cancel()
 		p.t.Fatal(err)
 	}
-	p.t.Cleanup(func() {
+	p.stop = func() {
 		cancel()
 		_ = command.Wait()
-	})
+	}
+	p.t.Cleanup(p.stop)
 }
 
 // isReady returns what the process lacks.

@@ -13,10 +13,12 @@ import (
 	"net"
 	"os"
 	"regexp"
+	"sync/atomic"
 	"time"
 
 	identity "github.com/linkerd/linkerd2-proxy-api/go/identity"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/credentials/insecure"
 	corev1 "k8s.io/api/core/v1"
 )
@@ -27,19 +29,24 @@ type Proxy struct {
 	env   map[string]string
 	hosts Hosts
 	roots *x509.CertPool
-	own   *tls.Certificate // nil before Certify
+	own   *atomic.Pointer[tls.Certificate] // of nil before Certify
 }
 
 // Hosts are the addresses at which this machine has what a name with a port leads to in a cluster. They are tried in
 // sequence.
 type Hosts map[string][]string
 
+// pause is that of linkerd2-proxy, between two attempts to connect.
+var pause = backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 2, Jitter: 0.1, MaxDelay: 10 * time.Second}
+
 const proxyVariable = "LINKERD2_PROXY_"
 
 // NewProxy returns a Proxy with the environment of a container of a Pod. fields are what the downward API has of the
 // Pod, by path.
 func NewProxy(env []corev1.EnvVar, fields map[string]string, hosts Hosts) (*Proxy, error) {
-	p := &Proxy{env: map[string]string{}, hosts: hosts, roots: x509.NewCertPool()}
+	p := &Proxy{
+		env: map[string]string{}, hosts: hosts, roots: x509.NewCertPool(), own: new(atomic.Pointer[tls.Certificate]),
+	}
 	reference := regexp.MustCompile(`\$\(([A-Za-z0-9_]+)\)`)
 	for _, v := range env {
 		value := v.Value
@@ -125,21 +132,27 @@ func (p *Proxy) take(answer *identity.CertifyResponse, key *ecdsa.PrivateKey) (*
 	case !until.Equal(leaf.NotAfter):
 		return nil, fmt.Errorf("the answer is valid until %s, the certificate until %s", until, leaf.NotAfter)
 	}
-	p.own = own
+	p.own.Store(own)
 	return leaf, nil
 }
 
 // Dial opens a connection to IDENTITY, DESTINATION or POLICY over TLS, without ALPN. It takes nothing but a certificate
-// of the name that the environment has for it, and presents its own if it has one.
+// of the name that the environment has for it, and presents its own if it has one, the newest to each connection.
 func (p *Proxy) Dial(service string) (*grpc.ClientConn, error) {
 	addr := p.Setting(service + "_SVC_ADDR")
 	name := p.Setting(service + "_SVC_NAME")
 	settings := &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: p.roots, ServerName: name}
-	if p.own != nil && service != "IDENTITY" {
-		settings.Certificates = []tls.Certificate{*p.own}
+	if service != "IDENTITY" {
+		settings.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+			if own := p.own.Load(); own != nil {
+				return own, nil
+			}
+			return new(tls.Certificate), nil
+		}
 	}
 
 	return grpc.NewClient("passthrough:///"+addr, grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithConnectParams(grpc.ConnectParams{Backoff: pause, MinConnectTimeout: 3 * time.Second}),
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
 			return p.connect(ctx, addr, settings)
 		}))
@@ -163,5 +176,7 @@ func (p *Proxy) connect(ctx context.Context, addr string, settings *tls.Config) 
 func (p *Proxy) At(hosts Hosts) *Proxy {
 	other := *p
 	other.hosts = hosts
+	other.own = new(atomic.Pointer[tls.Certificate])
+	other.own.Store(p.own.Load())
 	return &other
 }
