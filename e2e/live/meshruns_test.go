@@ -30,16 +30,16 @@ import (
 
 // runMesh makes a mesh from nothing, but for nodes, with so many replicas of each part. The certificates are those of
 // `fingerpost certs`, the objects those of the chart, and each process has the arguments, the files and the account of
-// its Deployment. All are ready in the end, so that no right is missing, and the server has got its certificate from the
-// authority. The API server reaches the webhooks by their Services, as proxies reach the rest.
+// its Deployment. All are ready in the end, so that no right is missing, and the server has got its certificate from
+// the authority. The API server reaches the webhooks by their Services, as proxies reach the rest.
 func runMesh(t *testing.T, c *controlplane.Cluster, namespace, set string, replicas int) *meshed {
 	t.Helper()
-	m := &meshed{T: t, Cluster: c, namespace: namespace, hosts: mesh.Hosts{}}
+	m := &meshed{T: t, Cluster: c, namespace: namespace, dir: t.TempDir(), hosts: mesh.Hosts{}}
 	m.do(c.Apply(t.Context(), []byte("apiVersion: v1\nkind: Namespace\nmetadata: {name: "+namespace+"}\n")))
-	made := exec.CommandContext(t.Context(), binary, "certs", "new", "--linkerd-namespace="+namespace)
-	made.Dir = t.TempDir()
-	issuer, err := made.Output()
-	m.do(err)
+	issuer, errs := m.certs("new")
+	if len(issuer) == 0 {
+		t.Fatal(errs)
+	}
 	m.do(c.Apply(t.Context(), issuer))
 
 	objects, err := charts.Render(t.Context(), charts.Server, namespace, set, "-values",
@@ -84,8 +84,21 @@ type meshed struct {
 	*testing.T
 	*controlplane.Cluster
 	namespace string
+	dir       string // where the commands of certificates keep their files
 	parts     []*part
 	hosts     mesh.Hosts
+}
+
+// certs runs a command of `fingerpost certs`, and returns what it prints.
+func (m *meshed) certs(command string, args ...string) (out []byte, errs string) {
+	m.Helper()
+	args = append([]string{"certs", command, "--linkerd-namespace=" + m.namespace}, args...)
+	run := exec.CommandContext(m.Context(), binary, args...)
+	run.Dir = m.dir
+	var stderr bytes.Buffer
+	run.Stderr = &stderr
+	out, _ = run.Output() // there is none if it fails
+	return out, stderr.String()
 }
 
 func (m *meshed) do(err error) {
@@ -156,6 +169,7 @@ type part struct {
 	args       []string
 	labels     map[string]string
 	container  corev1.Container
+	mount      func() // writes what Secrets and ConfigMaps have by now
 	stop       func() // kills it
 	admin      string // which of its ports has /ready
 	ports      map[string]int
@@ -175,9 +189,12 @@ func newPart(t *testing.T, c *controlplane.Cluster, d *appsv1.Deployment, ports 
 		volumes[v.Name] = v
 	}
 	account := &controlplane.Identity{Namespace: d.Namespace, Name: d.Spec.Template.Spec.ServiceAccountName}
-	for _, m := range container.VolumeMounts {
-		p.write(m.MountPath, p.content(c, account, volumes[m.Name]))
+	p.mount = func() {
+		for _, m := range container.VolumeMounts {
+			p.write(m.MountPath, p.content(c, account, volumes[m.Name]))
+		}
 	}
+	p.mount()
 	for _, port := range container.Ports {
 		listener, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {
@@ -230,7 +247,12 @@ func (p *part) write(dir string, files map[string][]byte) {
 		p.t.Fatal(err)
 	}
 	for name, content := range files {
-		if err := os.WriteFile(filepath.Join(dir, name), content, 0o600); err != nil {
+		path := filepath.Join(dir, name)
+		err := os.WriteFile(path+".new", content, 0o600)
+		if err == nil {
+			err = os.Rename(path+".new", path)
+		}
+		if err != nil {
 			p.t.Fatal(err)
 		}
 	}
