@@ -121,8 +121,19 @@ func (s *site) path(name string) string { return filepath.Join(s.dir, name) }
 // newAnchor makes an anchor and an issuer under it, in files of a name.
 func (s *site) newAnchor(name string) {
 	s.Helper()
-	out := s.run("", "certs", "new", "--anchor-cert", name+".crt", "--anchor-key", name+".key")
-	for document := range bytes.SplitSeq(out, []byte("\n---\n")) {
+	s.keep(name, s.run("", "certs", "new", "--anchor-cert", name+".crt", "--anchor-key", name+".key"))
+}
+
+// newIssuer makes an issuer under an anchor, in files of a name.
+func (s *site) newIssuer(name, anchor string) {
+	s.Helper()
+	s.keep(name, s.run("", "certs", "issuer", "--anchor-cert", anchor+".crt", "--anchor-key", anchor+".key"))
+}
+
+// keep writes what a Secret among manifests has into files of a name.
+func (s *site) keep(name string, manifests []byte) {
+	s.Helper()
+	for document := range bytes.SplitSeq(manifests, []byte("\n---\n")) {
 		if !bytes.Contains(document, []byte("kind: Secret")) {
 			continue
 		}

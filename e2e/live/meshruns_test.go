@@ -25,6 +25,7 @@ import (
 
 	"github.com/fingerpost/fingerpost/e2e/charts"
 	"github.com/fingerpost/fingerpost/e2e/controlplane"
+	"github.com/fingerpost/fingerpost/e2e/internal/proc"
 	"github.com/fingerpost/fingerpost/e2e/mesh"
 )
 
@@ -72,6 +73,7 @@ func runMesh(t *testing.T, c *controlplane.Cluster, namespace, set string, repli
 		}
 	}
 	for _, p := range m.parts {
+		p.checkMemory()
 		if p.name == "linkerd-destination" {
 			m.do(p.log.contains("ertificate", "linkerd-destination."+namespace+".serviceaccount.identity."+namespace))
 		}
@@ -174,6 +176,7 @@ type part struct {
 	admin      string // which of its ports has /ready
 	ports      map[string]int
 	log        logged
+	pid        int // of its process, once it has started
 }
 
 var listenPort = regexp.MustCompile(`(^|=|,):(\d+)`)
@@ -303,11 +306,31 @@ func (p *part) start(ports map[string]int) {
 		cancel()
 		p.t.Fatal(err)
 	}
+	p.pid = command.Process.Pid
 	p.stop = func() {
 		cancel()
 		_ = command.Wait()
 	}
 	p.t.Cleanup(p.stop)
+}
+
+// idle is the memory of its own, in bytes, that a part takes at most while nothing asks it.
+var idle = map[string]int{"linkerd-identity": 25 << 20, "linkerd-proxy-injector": 30 << 20}
+
+func (p *part) checkMemory() {
+	p.t.Helper()
+	own, err := proc.Anonymous(p.pid)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	resident, err := proc.Resident(p.pid)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	p.t.Logf("%s: %.1f MiB of its own, %.1f resident", p.name, float64(own)/(1<<20), float64(resident)/(1<<20))
+	if most, bounded := idle[p.name]; bounded && own > most {
+		p.t.Errorf("%s has %d bytes of memory of its own, idle, want at most %d", p.name, own, most)
+	}
 }
 
 // isReady returns what the process lacks.

@@ -35,6 +35,10 @@ func CPU(pid int) (time.Duration, error) {
 // Resident returns how much memory of a process is resident, in bytes.
 func Resident(pid int) (int, error) { return status(pid, "VmRSS:") }
 
+// Anonymous returns how much memory of a process is its own, in bytes: what is resident, without pages of its program,
+// which the kernel reads again when it needs them, and has once for all processes of an image.
+func Anonymous(pid int) (int, error) { return status(pid, "RssAnon:") }
+
 // Peak returns the most memory that a process has had resident since it started, or since ResetPeak, in bytes.
 func Peak(pid int) (int, error) { return status(pid, "VmHWM:") }
 
