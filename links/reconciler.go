@@ -29,7 +29,7 @@ import (
 type Options struct {
 	ClusterName         string // of the local cluster
 	TrustDomain         string // of the local cluster
-	ControllerNamespace string // of labelled Secrets
+	ControllerNamespace string // of labelled Secrets; empty if none are read
 	LinkNamespace       string // of Links; empty for all namespaces
 	Mirrors             bool   // the condition Mirroring is computed here: see SetMirrorStatus
 	Hosts               Hosts
@@ -95,7 +95,7 @@ type Reconciler struct {
 	dynamic     dynamic.Interface
 	discovery   discovery.DiscoveryInterface
 	links       *api.Informer[*Link]
-	controllers *secretNamespace    // the controller namespace
+	controllers *secretNamespace    // the controller namespace; nil if no labelled Secrets are read
 	clusters    *apply.Loop[string] // by name
 	metrics     *conditionMetrics
 	changes     watch.Value[struct{}]               // superseded when a Link has changed
@@ -160,8 +160,7 @@ func NewReconciler(
 	kind.Namespace = options.LinkNamespace
 	read := func(object any) (*Link, bool) { return newLink(object, options.ClusterName) }
 	reconciler.links = api.NewInformer(conn, kind, read, reconciler.linkChanged)
-	reconciler.controllers = reconciler.newSecretNamespace(options.ControllerNamespace)
-	reconciler.namespaces = map[string]*secretNamespace{options.ControllerNamespace: reconciler.controllers}
+	reconciler.namespaces = map[string]*secretNamespace{}
 
 	reconciler.clusters = apply.NewLoop(log, apply.Config[string]{
 		Reconcile: reconciler.reconcile, Failed: reconciler.logNotApplied, Queue: "links", Workers: 4,
@@ -171,7 +170,11 @@ func NewReconciler(
 	})
 
 	reconciler.clusters.ReadOptional(reconciler.links)
-	reconciler.clusters.ReadOptional(reconciler.controllers)
+	if namespace := options.ControllerNamespace; namespace != "" {
+		reconciler.controllers = reconciler.newSecretNamespace(namespace)
+		reconciler.namespaces[namespace] = reconciler.controllers
+		reconciler.clusters.ReadOptional(reconciler.controllers)
+	}
 	return reconciler, nil
 }
 
@@ -205,7 +208,7 @@ func (r *Reconciler) applyLinked(ctx context.Context) {
 	}
 	r.learn(knowsListed)
 	r.onListed()
-	if !r.links.WaitComplete(ctx) || !r.controllers.WaitComplete(ctx) || !r.reconcileAll(ctx) {
+	if !r.links.WaitComplete(ctx) || !r.controllers.waitComplete(ctx) || !r.reconcileAll(ctx) {
 		return
 	}
 
@@ -230,9 +233,13 @@ func (r *Reconciler) logRefused() {
 		logs.Warn(r.log, "Links cannot be read, so only labelled Secrets link clusters: install the Link CRD, grant "+
 			"get, list and watch on links.multicluster.linkerd.io, or name a -link-namespace", "reason", refused)
 	}
+	if r.controllers == nil {
+		return
+	}
 	if refused := r.controllers.Health().Refused; refused != "" {
-		logs.Warn(r.log, "Secrets in the controller namespace cannot be read: grant get, list and watch on them",
-			"namespace", r.options.ControllerNamespace, "reason", refused)
+		logs.Warn(r.log, "Secrets in the controller namespace cannot be read: grant list and watch on them, or set "+
+			"-labelled-secrets=false if each cluster has a Link", "namespace", r.options.ControllerNamespace,
+			"reason", refused)
 	}
 }
 
@@ -377,11 +384,7 @@ func (r *Reconciler) inputsFor(name string) (inputs, bool) {
 		}
 	}
 
-	for _, k := range r.controllers.Keys() {
-		if s, found := r.controllers.Get(k); found && s.clusterName == name && name != "" {
-			in.labelled = append(in.labelled, s)
-		}
-	}
+	in.labelled = r.controllers.labelled(name)
 	in.secret = func(k api.Key) (*secret, string) { return namespaces[k.Namespace].secretNamed(k) }
 	return in, true
 }

@@ -44,6 +44,7 @@ type fleet struct {
 	before  atomic.Pointer[func()] // runs once, before the next patch is sent
 	blind   bool                   // new replicas do not reach the linked clusters
 	peers   *checkpoint.Peers      // what new replicas ask for clusters; nil for none
+	options Options                // of new replicas
 	ctx     context.Context
 	running sync.WaitGroup
 
@@ -83,7 +84,9 @@ func (l *recorded) count(text string) (n int) {
 func inFleet(t *testing.T, prepare, test func(*fleet)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		f := &fleet{t: t, network: apitest.NewNetwork()}
+		f := &fleet{t: t, network: apitest.NewNetwork(), options: Options{
+			ClusterName: "home", ControllerNamespace: "linkerd", Mirrors: true,
+		}}
 		defer f.network.Close()
 		f.home = f.network.Server("home")
 		prepare(f)
@@ -123,9 +126,7 @@ func (f *fleet) newReplica() *replica {
 	conn, err := api.NewConnection(config, f.network.Dial)
 	f.must(err)
 	r.reconciler, err = NewReconciler(
-		log, conn, r.registry, r.events, func() { r.listed.Add(1) },
-		Options{ClusterName: "home", ControllerNamespace: "linkerd", Mirrors: true},
-	)
+		log, conn, r.registry, r.events, func() { r.listed.Add(1) }, f.options)
 	f.must(err)
 	f.running.Go(func() {
 		if err := r.registry.Start(f.ctx); err != nil {
@@ -392,6 +393,48 @@ func TestCompleteMembership(t *testing.T) {
 			})
 		})
 	}
+}
+
+// Where labelled Secrets are not read none links a cluster, and the Membership is complete without the right to them:
+// what was written for a cluster that is not linked any more is deleted. A Link reads the Secret that it names, also
+// where labelled ones would be, and one that names none asks for one.
+func TestNoLabelledSecrets(t *testing.T) {
+	inFleet(t, func(f *fleet) {
+		f.options.ControllerNamespace = ""
+		f.link("east", true)
+		f.link("west", false)
+	}, func(f *fleet) {
+		statuses, _ := f.registry.Statuses()
+		if _, is := statuses["east"]; len(statuses) != 1 || !is {
+			t.Errorf("linked are %v, want east alone", slices.Sorted(maps.Keys(statuses)))
+		}
+		membership, _ := f.reconciler.Membership()
+		if !membership.IsComplete() || f.listed.Load() != 1 {
+			t.Errorf("the Membership is complete: %t, listed %d times", membership.IsComplete(), f.listed.Load())
+		}
+		if n := f.log.count("Secrets in the controller namespace"); n != 0 {
+			t.Errorf("the log asks %d times for a right that nothing needs", n)
+		}
+
+		f.home.ApplyYAML(`{apiVersion: multicluster.linkerd.io/v1alpha3, kind: Link,
+			metadata: {name: west, namespace: linkerd}, spec: {targetClusterName: west}}`)
+		f.pass(10 * time.Second)
+		status := readStatus(f.home.Get("links.multicluster.linkerd.io", "linkerd", "west"))
+		c := meta.FindStatusCondition(status.conditions, CredentialsValid)
+		const want = "spec.clusterCredentialsSecret is empty, and labelled Secrets are not read"
+		if c == nil || !strings.HasPrefix(c.Message, want) {
+			t.Errorf("condition %+v, want %q", c, want)
+		}
+	})
+
+	inFleet(t, func(f *fleet) {
+		f.options.ControllerNamespace = ""
+		f.home.Forbid("secrets", true)
+	}, func(f *fleet) {
+		if membership, _ := f.reconciler.Membership(); !membership.IsComplete() {
+			t.Error("without a right that it does not need the Membership is not complete")
+		}
+	})
 }
 
 // A Link whose Secret is missing shows that, and not that Secrets cannot be read, once they can.

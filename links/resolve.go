@@ -18,7 +18,7 @@ type inputs struct {
 	name        string
 	local       string // name of the local cluster
 	trustDomain string // of the local cluster
-	controllers string // the controller namespace
+	controllers string // the controller namespace; empty if labelled Secrets are not read
 	hosts       Hosts
 
 	before  cluster.Spec // as applied so far
@@ -112,6 +112,10 @@ func (in inputs) secretOf(l *Link) (*secret, error) {
 	if l.secret == "" {
 		if len(in.labelled) > 0 {
 			return nil, nil
+		}
+		if in.controllers == "" {
+			return nil, fmt.Errorf("spec.clusterCredentialsSecret is empty, and labelled Secrets are not read "+
+				"(-labelled-secrets): name a Secret in namespace %s", l.key.Namespace)
 		}
 		return nil, fmt.Errorf("spec.clusterCredentialsSecret is empty, and no Secret of type %s in namespace %s "+
 			"(-controller-namespace) has the label %s=%s: name a Secret in namespace %s",

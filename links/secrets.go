@@ -21,6 +21,25 @@ type secretNamespace struct {
 // ready reports whether the Secrets were listed, or the listing was refused.
 func (n *secretNamespace) ready() bool { return n.HasSynced() || watch.IsClosed(n.Refused()) }
 
+// waitComplete waits until all labelled Secrets are known, as they are where none are read. It returns false if ctx
+// ends first.
+func (n *secretNamespace) waitComplete(ctx context.Context) bool {
+	return n == nil || n.WaitComplete(ctx)
+}
+
+// labelled returns the Secrets with the label of a cluster; none if labelled ones are not read.
+func (n *secretNamespace) labelled(cluster string) (all []*secret) {
+	if n == nil || cluster == "" {
+		return nil
+	}
+	for _, k := range n.Keys() {
+		if s, found := n.Get(k); found && s.clusterName == cluster {
+			all = append(all, s)
+		}
+	}
+	return all
+}
+
 // secretNamed returns a Secret; or nil, and why there is none.
 func (n *secretNamespace) secretNamed(k api.Key) (s *secret, why string) {
 	if s, found := n.Get(k); found {
@@ -34,10 +53,13 @@ func (n *secretNamespace) secretNamed(k api.Key) (s *secret, why string) {
 		k, SecretType)
 }
 
-// watchNamespaces watches the Secrets of the controller namespace and of every namespace with a Link, and
-// stops watching others. The caller holds mu.
+// watchNamespaces watches the Secrets of every namespace with a Link, and labelled ones, and stops watching others. The
+// caller holds mu.
 func (r *Reconciler) watchNamespaces() {
-	needed := map[string]bool{r.options.ControllerNamespace: true}
+	needed := map[string]bool{}
+	if r.controllers != nil {
+		needed[r.options.ControllerNamespace] = true
+	}
 	for k := range r.seenLinks {
 		needed[k.Namespace] = true
 	}

@@ -35,6 +35,7 @@ type serveOptions struct {
 	traceCollector string
 
 	peerAuthentication bool
+	labelledSecrets    bool
 	issuance           issuanceFlags
 
 	notes []note // for the log
@@ -114,6 +115,9 @@ func (o *serveOptions) addClusterFlags(fs *flag.FlagSet) {
 		"trust domain of identities in this cluster (cluster.local if empty)")
 
 	fs.StringVar(&o.LinkNamespace, "link-namespace", "", "namespace of Links; empty for all")
+	fs.BoolVar(&o.labelledSecrets, "labelled-secrets", true,
+		"link clusters by labelled Secrets in -controller-namespace as well; it takes the right to read all Secrets "+
+			"there, such as the key of the mesh's issuer")
 	const hostsHelp = "names, addresses and CIDRs of API servers that are allowed although they are loopback or " +
 		"link-local, separated by commas"
 	fs.Func("allow-kubeconfig-hosts", hostsHelp, func(list string) (err error) {
@@ -388,6 +392,7 @@ func (o *serveOptions) validate() error {
 	if o.Discovery.TrustDomain == "" {
 		o.Discovery.TrustDomain = "cluster.local"
 	}
+	o.OnlyLinks = !o.labelledSecrets
 
 	switch {
 	case !o.ReadSlices && o.Discovery.IPv6:

@@ -154,7 +154,8 @@ func localRules() []rbacv1.PolicyRule {
 }
 
 // Install installs the charts, that of the server in the local cluster and the other in those that it may
-// link, with more values for each, as YAML. The server has their arguments and their rights, and no others.
+// link, with more values for each, as YAML. The server has their arguments and their rights, and no others. It reads
+// labelled Secrets too, as Linkerd's own command makes them.
 func (m *Mesh) Install(ctx context.Context, linkerd, server, link string) error {
 	sites := m.Sites()
 	errs := make([]error, len(sites))
@@ -164,7 +165,8 @@ func (m *Mesh) Install(ctx context.Context, linkerd, server, link string) error 
 			chart, values := charts.Link, fmt.Sprintf("write: {enabled: true, leaseNamespace: %s}\n%s", linkerd, link)
 			if site == m.Local {
 				chart, values = charts.Server,
-					fmt.Sprintf("cluster: {name: %s}\nlinks: {namespace: %s}\ncontrollerNamespace: %s\n%s",
+					fmt.Sprintf("cluster: {name: %s}\nlinks: {namespace: %s, labelledSecrets: true}\n"+
+						"controllerNamespace: %s\n%s",
 						site.Name, m.Namespace, linkerd, server)
 			}
 			errs[i] = site.install(ctx, linkerd, chart, m.Namespace+"-system", values)

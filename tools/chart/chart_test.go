@@ -133,7 +133,7 @@ var renders = map[string]struct {
 		release{
 			name:      "fingerpost",
 			namespace: "fingerpost",
-			set:       "{replicas: 1, mesh: {endpointSlices: false}, links: {labelledSecrets: false}}",
+			set:       "{replicas: 1, mesh: {endpointSlices: false}, links: {labelledSecrets: true}}",
 		},
 	},
 	"link": {linked, release{name: "fingerpost-link", namespace: "fingerpost"}},

@@ -365,10 +365,54 @@ func TestMeshRights(t *testing.T) {
 		for _, key := range []string{
 			"ClusterRole linkerd-linkerd-destination", "ClusterRole linkerd-policy",
 			"ClusterRole linkerd-linkerd-identity", "ClusterRole linkerd-linkerd-proxy-injector",
-			"Role remote-discovery", "Role ext-namespace-metadata-linkerd-config",
+			"Role ext-namespace-metadata-linkerd-config", "Namespace linkerd-multicluster",
 		} {
 			if all[key] == "" {
 				t.Errorf("%s: there is no %s", layout, key)
+			}
+		}
+	}
+}
+
+// The namespace of Links is made where nothing has made it, and is left to who has. One that values name is another
+// matter: it is not made.
+func TestMeshLinkNamespace(t *testing.T) {
+	theirs := &corev1.Namespace{}
+	theirs.Name = "linkerd-multicluster"
+	ours := theirs.DeepCopy()
+	ours.Annotations = map[string]string{
+		"meta.helm.sh/release-name": "fingerpost", "meta.helm.sh/release-namespace": "linkerd",
+	}
+	for name, c := range map[string]struct {
+		set     string
+		there   *corev1.Namespace
+		made    bool
+		readsIn string
+	}{
+		"from nothing":        {"", nil, true, "linkerd-multicluster"},
+		"of Linkerd's chart":  {"", theirs, false, "linkerd-multicluster"},
+		"of this release":     {"", ours, true, "linkerd-multicluster"},
+		"named by the values": {"far", &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "far"}}, false, "far"},
+	} {
+		r := mesh(givenMesh)
+		if c.set != "" {
+			r.set = strings.TrimSpace(r.set) + "\nlinks: {namespace: far}\n"
+		}
+		there := []runtime.Object{}
+		if c.there != nil {
+			there = append(there, c.there)
+		}
+		r.cluster = holding(there...)
+		all := objectsOf(t, r)
+		if _, made := all["Namespace linkerd-multicluster"]; made != c.made {
+			t.Errorf("%s: made: %t", name, made)
+		}
+		var server appsv1.Deployment
+		all.read(t, "Deployment linkerd-destination", &server)
+		args := server.Spec.Template.Spec.Containers[0].Args
+		for _, want := range []string{"-link-namespace=" + c.readsIn, "-labelled-secrets=false"} {
+			if !slices.Contains(args, want) {
+				t.Errorf("%s: the server has no %s: %q", name, want, args)
 			}
 		}
 	}
@@ -494,7 +538,7 @@ func TestMeshInPart(t *testing.T) {
 		"policy": {
 			"Service linkerd-policy", "Service linkerd-policy-validator", "Service linkerd-sp-validator",
 			"Deployment linkerd-destination", "ServiceAccount linkerd-destination", "PodDisruptionBudget linkerd-dst",
-			"ClusterRole linkerd-policy", "ClusterRole linkerd-linkerd-destination", "Role remote-discovery",
+			"ClusterRole linkerd-policy", "ClusterRole linkerd-linkerd-destination",
 			"ValidatingWebhookConfiguration linkerd-sp-validator-webhook-config",
 			"ValidatingWebhookConfiguration linkerd-policy-validator-webhook-config",
 		},

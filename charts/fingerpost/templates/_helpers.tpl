@@ -162,7 +162,7 @@ metadata: {{- $metadata | nindent 2 }}
 {{- end -}}
 
 {{- define "fingerpost.linkNamespace" -}}
-{{- default .Release.Namespace .Values.links.namespace -}}
+{{- default (ternary "linkerd-multicluster" .Release.Namespace .Values.controlPlane.enabled) .Values.links.namespace -}}
 {{- end -}}
 
 {{/* Not empty if something is written into this cluster: who reads Endpoints writes no EndpointSlices. */}}

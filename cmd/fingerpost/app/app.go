@@ -62,6 +62,7 @@ type Options struct {
 
 	ClusterName   string // of the local cluster
 	LinkNamespace string // empty for all
+	OnlyLinks     bool   // link clusters, and no labelled Secrets
 	AllowedHosts  []string
 	ProbeInterval time.Duration
 	Thresholds    federation.Thresholds
@@ -322,10 +323,13 @@ func (a *App) addLinks(log logr.Logger, options Options, localConn *api.Connecti
 		a.Store.MarkClustersListed()
 	}
 
+	labelled := options.Discovery.ControllerNamespace
+	if options.OnlyLinks {
+		labelled = ""
+	}
 	a.Links, err = links.NewReconciler(log, localConn, a.Registry, a.events, listed, links.Options{
 		ClusterName: options.ClusterName, TrustDomain: options.Discovery.TrustDomain,
-		ControllerNamespace: options.Discovery.ControllerNamespace,
-		LinkNamespace:       options.LinkNamespace, Mirrors: options.Mirrors,
+		ControllerNamespace: labelled, LinkNamespace: options.LinkNamespace, Mirrors: options.Mirrors,
 		Hosts: links.Hosts{InCluster: options.InCluster, Allowed: options.AllowedHosts},
 	})
 	if err != nil {
