@@ -458,3 +458,25 @@ func TestOtherObjects(t *testing.T) {
 		}
 	})
 }
+
+// A Pod of a thousand containers, init containers and volumes is injected as any other: what is added grows by
+// the list of its ports alone.
+func TestPodOfThousands(t *testing.T) {
+	const each = 1000
+	inCluster(t, func(m *mesh) {
+		var containers, inits, volumes strings.Builder
+		for i := range each {
+			fmt.Fprintf(&containers, "{name: c%d, image: app, ports: [{containerPort: %d}]}, ", i, 10_000+i)
+			fmt.Fprintf(&inits, "{name: i%d, image: app}, ", i)
+			fmt.Fprintf(&volumes, "{name: v%d, emptyDir: {}}, ", i)
+		}
+		pod := strings.Replace(shopPod, "spec: {", fmt.Sprintf("spec: {initContainers: [%s], volumes: [%s], ",
+			inits.String(), volumes.String()), 1)
+		pod = strings.Replace(pod, "containers: [", "containers: ["+containers.String(), 1)
+		small := len(m.answer(m.request("v1", "Pod", "shop", shopPod)).Response.Patch)
+		large := len(m.answer(m.request("v1", "Pod", "shop", pod)).Response.Patch)
+		if large < small || large > small+each*len("10000,") {
+			t.Errorf("a patch of %d bytes, and one of %d for a small Pod", large, small)
+		}
+	})
+}
