@@ -38,6 +38,12 @@ func isAdded(name string) bool {
 	return name == proxyName || name == initName || name == validatorName || name == debugName
 }
 
+// On Pods that are injected.
+const (
+	VersionAnnotation = "linkerd.io/proxy-version"     // of the proxy
+	AnchorsAnnotation = "linkerd.io/trust-root-sha256" // of the text of the trust anchors, in hexadecimal
+)
+
 const accountPath = "/var/run/secrets/kubernetes.io/serviceaccount"
 
 // A Reason is why a Pod gets no proxy.
@@ -152,7 +158,7 @@ func (i *Injector) Inject(workload *Workload) Outcome {
 		meta = &metav1.ObjectMeta{}
 	}
 
-	at, reason := decide(workload.NamespaceAnnotations[InjectAnnotation], meta.Annotations[InjectAnnotation])
+	at, reason := Decide(workload.NamespaceAnnotations[InjectAnnotation], meta.Annotations[InjectAnnotation])
 	outcome := Outcome{DecidedAt: at, Reasons: i.values.reasons(workload, reason)}
 	if workload.Spec == nil {
 		return outcome
@@ -173,8 +179,8 @@ func (i *Injector) Inject(workload *Workload) Outcome {
 	return outcome
 }
 
-// decide returns who asks for a proxy, or why there is none.
-func decide(namespace, pod string) (at string, reason Reason) {
+// Decide returns by whose [InjectAnnotation] a Pod gets a proxy, [AtNamespace] or [AtWorkload], or why it gets none.
+func Decide(namespace, pod string) (at string, reason Reason) {
 	switch namespace {
 	case enabled, ingress, disabled, "":
 	default:
@@ -346,8 +352,8 @@ func (i *Injector) inject(to *patch, workload *Workload, meta *metav1.ObjectMeta
 	with.addAttributes(meta.Labels, all)
 
 	added["linkerd.io/created-by"] = i.options.CreatedBy
-	added["linkerd.io/proxy-version"] = with.tag()
-	added["linkerd.io/trust-root-sha256"] = i.anchorsSum
+	added[VersionAnnotation] = with.Tag()
+	added[AnchorsAnnotation] = i.anchorsSum
 	to.addMeta(workload, added, i.labels(workload, outcome))
 	i.addSpec(to, workload, meta, with)
 }

@@ -61,7 +61,7 @@ func (v *Values) isOverridden(key, value string) (is bool, err error) {
 
 	base := settings{Values: *v, spec: &corev1.PodSpec{}}
 	image := &base.Proxy.Image
-	image.Version, image.PullPolicy = Text(v.tag()), Text(v.pullPolicy(image))
+	image.Version, image.PullPolicy = Text(v.Tag()), Text(v.pullPolicy(image))
 	changed := base
 	changed.apply(nil, map[string]string{key: value}, func(_, _ string, why error) { err = why })
 	return !reflect.DeepEqual(base, changed), err

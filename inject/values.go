@@ -392,8 +392,8 @@ func (v *Values) trustDomain() string {
 	return string(v.ClusterDomain)
 }
 
-// tag returns that of the proxy's image.
-func (v *Values) tag() string {
+// Tag returns that of the proxy's image.
+func (v *Values) Tag() string {
 	if v.Proxy.Image.Version != "" {
 		return string(v.Proxy.Image.Version)
 	}

@@ -17,6 +17,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -30,6 +31,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/fingerpost/fingerpost/cmd/fingerpost/app"
+	"github.com/fingerpost/fingerpost/cmd/fingerpost/check"
 	"github.com/fingerpost/fingerpost/cmd/fingerpost/server"
 	"github.com/fingerpost/fingerpost/e2e/controlplane"
 	"github.com/fingerpost/fingerpost/inject"
@@ -197,6 +199,8 @@ func (w *world) eventually(what string, try func() error) {
 func testRealAPIServer(t *testing.T) {
 	w := newWorld(t)
 	stop := w.serve()
+	_, err := w.create(newPod("shop", "old"))
+	w.do(err)
 	w.register("Fail")
 	w.eventually("a Pod is taken", func() error {
 		pod, err := w.create(newPod("shop", "first"), metav1.DryRunAll)
@@ -214,8 +218,32 @@ func testRealAPIServer(t *testing.T) {
 	}
 
 	w.owners()
+	asks := newPod("apart", "asks")
+	asks.Annotations = map[string]string{inject.InjectAnnotation: "enabled"}
+	_, err = w.create(asks)
+	w.do(err)
+	left := "warning fingerpost-mesh: all Pods that ask for a proxy have one: 2 Pods without a proxy, of 2 owners:; " +
+		"Pod apart/asks: 1 Pod: the webhook leaves out its Namespace (config.linkerd.io/admission-webhooks notin (disabled),"
+	w.checks(left)
+
 	stop()
 	w.away()
+	w.checks("error fingerpost-mesh: a Pod that asks for a proxy gets one: a Pod in namespace default that is not kept gets none",
+		left)
+}
+
+// checks: the health report has these lines about the mesh, as prefixes.
+func (w *world) checks(want ...string) {
+	w.Helper()
+	var got []string
+	for _, line := range check.Once(w.Context(), w.AdminConfig(), "linkerd", nil) {
+		if strings.Contains(line, " fingerpost-mesh: ") {
+			got = append(got, line)
+		}
+	}
+	if !slices.EqualFunc(got, want, strings.HasPrefix) {
+		w.Errorf("the report has %q, want %q", got, want)
+	}
 }
 
 // model returns the Pod that is to be stored: as an API server sends it to webhooks, with the operations of the function,

@@ -20,7 +20,7 @@ cmd/fingerpost/app -> cluster/linkerd cluster/podowner inject
 cmd/fingerpost/app -> cluster/changes cluster/problem cluster/routestatus cluster/ruleset cluster/tokenreview
 cmd/fingerpost/app -> discovery/linkerd discovery/policyapi federation federation/rules federation/watch
 cmd/fingerpost/app -> identity identity/certify identity/enroll links links/mirror serving
-cmd/fingerpost/check -> cmd/fingerpost/cli cmd/fingerpost/debug internal/words
+cmd/fingerpost/check -> cmd/fingerpost/cli cmd/fingerpost/debug inject internal/words
 cmd/fingerpost/check -> cluster cluster/api cluster/apply cluster/linkerd cluster/problem federation links
 cmd/fingerpost/cli -> cmd/fingerpost/debug internal/words
 cmd/fingerpost/cli -> cluster cluster/api cluster/changes cluster/linkerd cluster/problem

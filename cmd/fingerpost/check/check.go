@@ -3,10 +3,10 @@
 //
 // A [runner] runs checks, prints each result at once, and waits for those that may pass later by themselves.
 // check.go has the command and its results, runner.go the runner, progress.go what it shows meanwhile, local.go
-// the checks of the local cluster, ways.go those of how clients reach replicas, replicas.go those of what replicas
-// report of clusters, links.go of Links, services.go of Services, and compare.go how replicas differ. Nothing is sent
-// to a linked cluster from here: replicas have the credentials, and report what they find. subjects.go has what checks
-// are about, of which docs/checks.md has a table.
+// the checks of the local cluster, mesh.go and webhooks.go those of the mesh in it, ways.go those of how clients reach
+// replicas, replicas.go those of what replicas report of clusters, links.go of Links, services.go of Services, and
+// compare.go how replicas differ. Nothing is sent to a linked cluster from here: replicas have the credentials, and
+// report what they find. subjects.go has what checks are about, of which docs/checks.md has a table.
 package check
 
 import (

@@ -83,6 +83,7 @@ func (e *environment) run(ctx context.Context, runner *runner, pre bool) {
 	}
 
 	runner.run(ctx, checks...)
+	runner.run(ctx, e.meshChecks(ctx, runner.timeout)...)
 	known := e.checkReplicas(ctx, runner)
 	defer cli.CloseAll(known.opened)
 	if len(known.pages) > 0 {

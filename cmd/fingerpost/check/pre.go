@@ -44,7 +44,8 @@ func (e *environment) preChecks() []check {
 			"--set crds.mesh=true of chart fingerpost defines them, or Linkerd's chart linkerd-crds")),
 		kindsDefined.decided("the kinds of the Gateway API are defined", kinds(gatewayResources,
 			"install the standard channel of the Gateway API")),
-		certificatesUsable.decided("the mesh has a trust anchor and an issuer", e.asking(e.checkCertificates)),
+		certificatesUsable.decided("the mesh has a trust anchor and an issuer", e.asking(
+			func(ctx context.Context) error { return e.checkCertificates(ctx, true) })),
 		planeKnown.decided("there is a control plane of Linkerd, or there is none", e.asking(e.checkPlane)),
 	}
 }
@@ -93,14 +94,16 @@ func (e *environment) checkKinds(resources []schema.GroupResource, remedy string
 }
 
 // checkCertificates reports a mesh that cannot issue identities, or will not for long. That it has no certificates yet
-// is a warning: a chart may make them.
-func (e *environment) checkCertificates(ctx context.Context) error {
+// is a warning before an installation: a chart may make them. Afterwards there is no mesh.
+func (e *environment) checkCertificates(ctx context.Context, pre bool) error {
 	problem, usable, ends, err := cli.CertificatesOf(ctx, e.client, e.namespace)
 	var status apierrors.APIStatus
 
 	switch {
 	case errors.As(err, &status) && status.Status().Reason == metav1.StatusReasonForbidden:
 		return skipped{"you may not read them"}
+	case errors.As(err, &status) && status.Status().Reason == metav1.StatusReasonNotFound && !pre:
+		return errSkipped
 	case errors.As(err, &status) && status.Status().Reason == metav1.StatusReasonNotFound:
 		return warningf("%w: 'fingerpost certs new' makes both", err)
 	case err != nil:

@@ -57,7 +57,11 @@ func (a *clusterAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		)
 		return
 	}
-	switch object, found := a.objects[r.URL.Path]; {
+	object, found := a.objects[r.URL.Path]
+	if selected, is := a.objects[r.URL.Path+"?"+r.URL.Query().Get("labelSelector")]; is {
+		object, found = selected, true
+	}
+	switch {
 	case found:
 		encode(w, object)
 	case r.URL.Path == "/version":

@@ -20,6 +20,7 @@ type category string
 const (
 	localCategory   category = "fingerpost-kubernetes"
 	installCategory category = "fingerpost-install"
+	meshCategory    category = "fingerpost-mesh"
 	replicaCategory category = "fingerpost-replicas"
 	clusterCategory category = "fingerpost-clusters"
 	writerCategory  category = "fingerpost-writers"

@@ -24,6 +24,11 @@ const (
 	certificatesUsable subject = "Certificates can be used"
 	planeKnown         subject = "The control plane is known"
 
+	certificatesLast subject = "Certificates last"
+	webhooksServed   subject = "Webhooks are served"
+	podsInjected     subject = "Pods have their proxies"
+	proxiesCurrent   subject = "Proxies are as new ones"
+
 	replicasReady   subject = "Replicas are ready"
 	versionsAgree   subject = "Versions agree"
 	answerProxies   subject = "Replicas answer proxies"
@@ -84,6 +89,20 @@ var subjectInfos = []subjectInfo{
 	},
 	{planeKnown, installCategory, "with `--pre`: it names what there is of a control plane of Linkerd", nil},
 	{mayInstall, installCategory, "with `--pre`: you may create what an installation consists of", nil},
+
+	{
+		certificatesLast, meshCategory,
+		"where there is a mesh: its issuer verifies against its trust anchors, and none of them ends soon", nil,
+	},
+	{
+		webhooksServed, meshCategory,
+		"each webhook of the control plane has ready endpoints and a certificate that API servers trust", nil,
+	},
+	{podsInjected, meshCategory, "Pods that ask for a proxy get one, and those that run have one", nil},
+	{
+		proxiesCurrent, meshCategory,
+		"proxies have the version that new Pods get, and the trust anchors of the mesh", nil,
+	},
 
 	{replicasReady, replicaCategory, "all Pods are ready and respond on the debug port", nil},
 	{versionsAgree, replicaCategory, "all have one version, which is that of the command", nil},

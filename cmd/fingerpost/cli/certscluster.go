@@ -178,14 +178,31 @@ func proxyOfPod(pod *corev1.Pod) *corev1.Container {
 	return nil
 }
 
+// AnchorsOfProxy returns the anchors that the proxy of a Pod trusts (PEM), as an injector has written them there. A
+// proxy of the control plane reads them from elsewhere.
+func AnchorsOfProxy(pod *corev1.Pod) (bundle string, is bool) {
+	proxy := proxyOfPod(pod)
+	if proxy == nil {
+		return "", false
+	}
+	return anchorsIn(proxy)
+}
+
+func anchorsIn(proxy *corev1.Container) (bundle string, is bool) {
+	for _, variable := range proxy.Env {
+		if variable.Name == linkerd.AnchorsVariable && variable.ValueFrom == nil {
+			return variable.Value, true
+		}
+	}
+	return "", false
+}
+
 // trusts reports whether a proxy trusts an anchor. Those of most proxies are in the Pod, where an injector has written
 // them. Those of the control plane are read from the ConfigMap when the container starts.
 func (m *meshCerts) trusts(pod *corev1.Pod, proxy *corev1.Container, anchor *x509.Certificate) bool {
-	for _, variable := range proxy.Env {
-		if variable.Name == linkerd.AnchorsVariable && variable.ValueFrom == nil {
-			bundle, _ := ca.ParsePEM([]byte(variable.Value)) // a proxy does not start with what cannot be read
-			return slices.ContainsFunc(bundle, anchor.Equal)
-		}
+	if text, is := anchorsIn(proxy); is {
+		bundle, _ := ca.ParsePEM([]byte(text)) // a proxy does not start with what cannot be read
+		return slices.ContainsFunc(bundle, anchor.Equal)
 	}
 
 	started := startOf(pod)
