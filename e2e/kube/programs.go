@@ -9,7 +9,6 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	"go.etcd.io/etcd/server/v3/etcdmain"
-	"go.etcd.io/etcd/server/v3/storage/wal"
 	"k8s.io/component-base/cli"
 	_ "k8s.io/component-base/logs/json/register"          // --logging-format=json
 	_ "k8s.io/component-base/metrics/prometheus/clientgo" // client-go's metrics on /metrics
@@ -25,12 +24,7 @@ import (
 	kwoksignals "sigs.k8s.io/kwok/pkg/utils/signals"
 )
 
-// etcd allocates each file of its log before it writes into it, and the next one: 128 MB a cluster, of tests that write
-// a hundredth of that, several packages at a time.
-func etcd() {
-	wal.SegmentSizeBytes = 4 << 20
-	etcdmain.Main(os.Args)
-}
+func etcd() { etcdmain.Main(os.Args) }
 
 func apiServer() { exit(apiserverapp.NewAPIServerCommand()) }
 
