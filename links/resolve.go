@@ -108,21 +108,21 @@ func compareAge(a, b time.Time, aKey, bKey api.Key) int {
 }
 
 // secretOf returns the Secret that a Link names; nil without a problem if it names none, and there is a labelled one.
-func (in inputs) secretOf(l *Link) (*secret, error) {
-	if l.secret == "" {
+func (in inputs) secretOf(link *Link) (*secret, error) {
+	if link.secret == "" {
 		if len(in.labelled) > 0 {
 			return nil, nil
 		}
 		if in.controllers == "" {
 			return nil, fmt.Errorf("spec.clusterCredentialsSecret is empty, and labelled Secrets are not read "+
-				"(-labelled-secrets): name a Secret in namespace %s", l.key.Namespace)
+				"(-labelled-secrets): name a Secret in namespace %s", link.key.Namespace)
 		}
 		return nil, fmt.Errorf("spec.clusterCredentialsSecret is empty, and no Secret of type %s in namespace %s "+
 			"(-controller-namespace) has the label %s=%s: name a Secret in namespace %s",
-			SecretType, in.controllers, ClusterNameLabel, in.name, l.key.Namespace)
+			SecretType, in.controllers, ClusterNameLabel, in.name, link.key.Namespace)
 	}
 
-	s, problem := in.secret(api.Key{Namespace: l.key.Namespace, Name: l.secret})
+	s, problem := in.secret(api.Key{Namespace: link.key.Namespace, Name: link.secret})
 	if s == nil {
 		return nil, errors.New(problem)
 	}

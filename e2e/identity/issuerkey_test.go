@@ -87,7 +87,8 @@ func installAccounts(t *testing.T, c *controlplane.Cluster, namespace, set strin
 	accounts := map[string]bool{"linkerd-destination": true} // of Linkerd's chart, if not of this one
 	resources := map[string]string{
 		"ServiceAccount": "serviceaccounts", "Role": "roles.rbac.authorization.k8s.io",
-		"RoleBinding": "rolebindings.rbac.authorization.k8s.io", "ClusterRole": "clusterroles.rbac.authorization.k8s.io",
+		"RoleBinding":        "rolebindings.rbac.authorization.k8s.io",
+		"ClusterRole":        "clusterroles.rbac.authorization.k8s.io",
 		"ClusterRoleBinding": "clusterrolebindings.rbac.authorization.k8s.io",
 	}
 	for _, o := range objects {
